@@ -6,7 +6,7 @@ import re
 import reprlib
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -28,14 +28,35 @@ class UserError(Exception):
         self.problems = list(problems) or [text]
 
     @classmethod
-    def of(cls, problems: Iterable[str], heading: str = "") -> "UserError":
-        """Return one error for several problems, with a line for each."""
-        lines = list(problems)
+    def of(cls, problems: Iterable[str], heading: str = "", *, most: int | None = None) -> "UserError":
+        """Return one error for several problems, with a line for each.
+
+        Args:
+            problems: the problems.
+            heading: the first line; "": it has their number.
+            most: how many to name, see `first_of`; None: all.
+        """
+        found = list(problems)
+        lines = found if most is None else first_of(found, most)
         if len(lines) == 1 and not heading:
             return cls(lines[0])
-        return cls(
-            "\n".join([heading or f"{len(lines)} problems:", *(f"  - {_indented(line)}" for line in lines)]), lines
-        )
+        items = [f"  - {_indented(line)}" for line in lines]
+        return cls("\n".join([heading or f"{len(found)} problems:", *items]), lines)
+
+
+def first_of(problems: Sequence[str], most: int, of: str = "") -> list[str]:
+    """Return the first problems, and a last line with the number of the others if there are any.
+
+    Args:
+        problems: the problems.
+        most: how many to return.
+        of: what they belong to, for the last line.
+    """
+    others = len(problems) - most
+    if others <= 0:
+        return list(problems)
+    place = f" of {of}" if of else ""
+    return [*problems[:most], f"and {others:,} more{place}"]
 
 
 def _indented(problem: str) -> str:

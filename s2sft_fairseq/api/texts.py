@@ -79,8 +79,7 @@ def fields_of(texts: Sequence[Any], argument: str, names: Sequence[str] = ()) ->
             problems.append(f"{what} must be text that UTF-8 can hold, but has half a surrogate pair: {text!r:.60}")
         found.append(parts)
     if problems:
-        rest = [f"{len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise UserError.of([*problems[:_SHOWN], *rest])
+        raise UserError.of(problems, most=_SHOWN)
     return found
 
 

@@ -126,7 +126,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         for name, what in _differences(models[0], model)
     ]
     if problems:
-        raise UserError.of(problems[:20], f"{len(problems)} differences between checkpoints of one training:")
+        raise UserError.of(problems, f"{len(problems)} differences between checkpoints of one training:", most=20)
     averaged: dict[str, Tensor] = {}
     for name in bar(models[0], "average", " tensors"):
         twin = next((other for other in averaged if all(_is_same(model, name, other) for model in models)), None)

@@ -36,7 +36,7 @@ def check_training_state(path: str | os.PathLike[str], state: Mapping[str, Any],
         problems += _optimizer_problems(state.get("last_optimizer_state"))
     if problems:
         heading = f"{path}: the training cannot be resumed from it:"
-        raise UserError.of(problems[:_SHOWN], heading)
+        raise UserError.of(problems, heading, most=_SHOWN)
 
 
 def check_moments(path: str | os.PathLike[str], optimizer: torch.optim.Optimizer) -> None:

@@ -97,7 +97,7 @@ def check_config(path: str, state: Mapping[str, Any]) -> None:
     except RecursionError:
         raise UserError(f"{path}: cfg must be a dictionary of options, but is nested without end") from None
     if problems:
-        raise UserError.of(problems[:20])
+        raise UserError.of(problems, most=20)
 
 
 def clear_paths(path: str, state: Mapping[str, Any]) -> None:

@@ -163,7 +163,7 @@ class PretrainedDictionary:
             if plain.endswith(_OVERWRITE):
                 flagged.add(number)
         if problems:
-            raise UserError.of(problems[:10], f"{len(problems)} malformed lines in dictionary {name}:")
+            raise UserError.of(problems, f"{len(problems)} malformed lines in dictionary {name}:", most=10)
         _check_overwritten([symbol for symbol, _ in symbols], flagged, name)
         if not {BERT_SYMBOLS.pad, ROBERTA_SYMBOLS.pad, LLAMA_BOS} & {symbol for symbol, _ in symbols}:
             _check_repeated([symbol for symbol, _ in symbols], flagged, name)
@@ -227,7 +227,7 @@ def _check_repeated(symbols: Sequence[str], flagged: Collection[int], name: str)
             problems.append(f"{name}, line {number}: {symbol} has an id already")
         known.add(symbol)
     if problems:
-        raise UserError.of(problems[:10], f"dictionary {name} repeats symbols without the flag{_OVERWRITE}:")
+        raise UserError.of(problems, f"dictionary {name} repeats symbols without the flag{_OVERWRITE}:", most=10)
 
 
 def _as_fairseq_reads(symbols: list[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -231,8 +231,7 @@ def check_interface(
                 f"of {_written(each.shape)}"
             )
     if problems:
-        more = [f"and {len(problems) - _SHOWN:,} more"] if len(problems) > _SHOWN else []
-        raise UserError.of([*problems[:_SHOWN], *more])
+        raise UserError.of(problems, most=_SHOWN)
 
 
 def check_trial(
@@ -257,7 +256,7 @@ def check_trial(
         if value.shape != tuple(shape)
     ]
     if problems:
-        raise UserError.of(problems[:_SHOWN])
+        raise UserError.of(problems, most=_SHOWN)
 
 
 def run_graph(

@@ -14,7 +14,7 @@ from s2sft_fairseq.corpora.reading import MOST_KNOWN
 from s2sft_fairseq.corpora.tables import NAMING
 from s2sft_fairseq.data.bounded_files import open_bytes
 from s2sft_fairseq.data.text_files import write_lines
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, first_of
 from s2sft_fairseq.files import LOCK
 
 logger = logging.getLogger(__name__)
@@ -118,15 +118,14 @@ def _lines(name: str, examples: Iterable[Any], fields: Fields, skip_malformed: b
         else:
             problem = record_problem(record, fields) or ""
         if not problem:
-            wanted = {*fields.source, fields.target, "refs"}
-            kept = {key: value for key, value in (record or {}).items() if key in wanted}
-            yield json.dumps(kept, ensure_ascii=False)
+            keys = {*fields.source, fields.target, "refs"}
+            line = {key: value for key, value in (record or {}).items() if key in keys}
+            yield json.dumps(line, ensure_ascii=False)
         elif len(wrong) < MOST_KNOWN:
             wrong.append(f"{name}[{number}] {problem}")
     if number < 0:
         raise UserError(f"{name} must have pairs, but is empty")
-    more = [f"and {len(wrong) - _SHOWN} more of {name}"] if len(wrong) > _SHOWN else []
-    shown = [*wrong[:_SHOWN], *more]
+    shown = first_of(wrong, _SHOWN, name)
     if wrong and not skip_malformed:
         raise UserError.of(shown)
     for line in shown:

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from s2sft_fairseq import __version__
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, first_of
 from s2sft_fairseq.serve import schemas
 from s2sft_fairseq.serve.batching import ENDED, Batcher
 from s2sft_fairseq.serve.gate import Gate, unexpected
@@ -220,4 +220,4 @@ def _problems(found: Sequence[Any]) -> list[str]:
             return ["the body must be a JSON object, and Content-Type application/json"]
         texts[name] = SOURCE_NEEDED if name == "source" and each["type"] != "missing" else each["msg"]
     lines = [f"{name}: {text}" for name, text in texts.items()]
-    return lines[:MOST_PROBLEMS] + [f"and {len(lines) - MOST_PROBLEMS} more"] * (len(lines) > MOST_PROBLEMS)
+    return first_of(lines, MOST_PROBLEMS)

@@ -122,7 +122,7 @@ def read_pairs(path: Path) -> list[str]:
         if len(part) != 3 or not all(part) or not part[2].isdigit()
     ]
     if problems:
-        raise UserError.of(problems[:10], f"{len(problems)} malformed lines in {path}:")
+        raise UserError.of(problems, f"{len(problems)} malformed lines in {path}:", most=10)
     if not parts:
         raise UserError(f"{path} must hold pairs of pieces, a line each, but is empty")
     return [" ".join(part[:2]) for part in parts]

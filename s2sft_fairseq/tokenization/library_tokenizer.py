@@ -289,5 +289,5 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
         elif line and number > 1:
             problems.append(f"{path}, line {number}: needs two pieces to merge, found {line[:60]!r}")
     if problems:
-        raise UserError.of(problems[:10], f"{len(problems)} malformed lines in {path}:")
+        raise UserError.of(problems, f"{len(problems)} malformed lines in {path}:", most=10)
     return merges

@@ -446,7 +446,7 @@ def _in_order(ids: Mapping[str, int], path: Path) -> list[str]:
             shared.append(f"{path}: {shown(tokens[number])} and {shown(token)} have the id {number}")
         tokens[number] = token
     if shared:
-        raise UserError.of(shared[:10], f"{len(shared)} ids of several tokens in {path}:")
+        raise UserError.of(shared, f"{len(shared)} ids of several tokens in {path}:", most=10)
     return _without_gaps(tokens)
 
 
