@@ -120,13 +120,10 @@ def load(
     name = str(section(state, "task").get("_name"))
     if name not in tasks:
         raise UserError(f"{path} must be a model of the task {' or '.join(tasks)}, but is one of {name}")
-    languages = ((state.get("task_state") or {}).get("layout") or {}).get("languages") or []
-    # Joined by =, so that a name that begins with - is not taken for an option; a language comes from the file.
-    words = [as_argument(folder), f"--path={path}", f"--task={name}", "--bpe=pretrained", f"--tokenizer-dir={folder}"]
+    words = [*model_words(path, folder, name, state), "--bpe=pretrained", f"--tokenizer-dir={folder}"]
     words += ["--cpu"] if device == "cpu" else []
     words += {"bfloat16": ["--bf16"], "float16": ["--fp16"], "float32": ["--float32"]}[dtype]
     words += [f"--quantize={quantize}"] if quantize else []
-    words += [f"--target-lang={languages[0]}"] if languages else []
     # The model is initialized at random before its weights are loaded, and fairseq's use of Hydra raises warnings.
     with own_random_numbers(), warnings.catch_warnings():
         warning_filters.install()
@@ -167,6 +164,17 @@ def check_arguments(path: Any, tokenizer: Any, device: Any, dtype: Any, quantize
     """
     if problems := list(_problems(path, tokenizer, device, dtype, quantize)):
         raise UserError.of(problems)
+
+
+def model_words(path: Path, data: Path, task: str, state: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of ``fairseq-generate`` that name a model.
+
+    Values are joined to their option by ``=``, so that none that begins with a hyphen is read as another option. The
+    language of the targets comes from the file.
+    """
+    languages = ((state.get("task_state") or {}).get("layout") or {}).get("languages") or []
+    words = [as_argument(data), f"--path={path}", f"--task={task}"]
+    return [*words, f"--target-lang={languages[0]}"] if languages else words
 
 
 def configuration(task: str, words: Sequence[str]) -> DictConfig:

@@ -22,9 +22,12 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any
 
+import torch
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from s2sft_fairseq.errors import UserError, shown
 
@@ -116,6 +119,27 @@ def clear_paths(path: str, state: Mapping[str, Any]) -> None:
     for name in ("args", "cfg"):
         for field in _clear(state.get(name), name):
             logger.warning(f"{path}: {field} names a file, which is not opened: name it yourself if it is needed")
+
+
+def build_without_weights(task: Any, path: str, state: Mapping[str, Any]) -> Any:
+    """Build the model of a configuration from a file on PyTorch's device "meta", which needs no memory for weights.
+
+    Args:
+        task: the task, which has the state of the file.
+        path: the file, for messages.
+        state: the contents of the file; its paths are removed.
+
+    Raises:
+        UserError: the configuration could run code, or its options do not fit the model or the task.
+    """
+    check_config(path, state)
+    clear_paths(path, state)
+    options = _values(state["cfg"]["model"])
+    try:
+        with torch.device("meta"):
+            return task.build_model(OmegaConf.create({"_name": None, **options}), from_checkpoint=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"an option has another type: {error}") from error
 
 
 def _clear(options: Any, where: str) -> Iterator[str]:

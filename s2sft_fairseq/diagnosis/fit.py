@@ -14,9 +14,9 @@ from s2sft_fairseq import plugin  # noqa: F401  (patches fairseq, and therefore 
 
 # isort: split
 from fairseq.tasks import TASK_REGISTRY
-from omegaconf import OmegaConf
 
-from s2sft_fairseq.api.loading import GENERATION_TASKS, configuration
+from s2sft_fairseq.api.loading import GENERATION_TASKS, configuration, model_words
+from s2sft_fairseq.checkpoints.trusted_config import build_without_weights
 from s2sft_fairseq.data.dictionary import symbols_fingerprint
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.diagnosis.parts import (
@@ -174,13 +174,10 @@ def _built(path: Path, name: str, dictionary: FairseqDictionary, state: Mapping[
     Raises:
         UserError: as `_check_model`.
     """
-    languages = ((state.get("task_state") or {}).get("layout") or {}).get("languages") or []
-    words = [str(path), "--path", str(path), "--task", name, "--cpu", *(["-t", languages[0]] if languages else [])]
+    words = [*model_words(path, path, name, state), "--cpu"]
     task = TASK_REGISTRY[name](configuration(name, words).task, dictionary)
     task.load_state_dict(dict(state.get("task_state") or {}))
-    with torch.device("meta"):
-        options = {"_name": None, **section(state, "model")}
-        model = task.build_model(OmegaConf.create(options), from_checkpoint=True)
+    model = build_without_weights(task, str(path), state)
     if state["model"]:  # the folder of an engine has no weights of PyTorch
         shapes = {key: value.shape for key, value in model.state_dict().items()}
         check_fit(shapes, dict(state["model"]), next(name for name in EMBEDDINGS if name in shapes))

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from fairseq.tasks import FairseqTask
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
-from s2sft_fairseq.checkpoints.model_folder import as_checkpoint, engine_of, read_config
+from s2sft_fairseq.checkpoints.model_folder import CONFIG, as_checkpoint, engine_of, read_config
+from s2sft_fairseq.checkpoints.trusted_config import build_without_weights
 from s2sft_fairseq.checksums import check_files
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, about
 from s2sft_fairseq.inference.ctranslate2_engine import open_ctranslate2
 from s2sft_fairseq.inference.onnx_engine import open_onnx
 from s2sft_fairseq.received import check_parts
@@ -89,8 +89,9 @@ def open_engine(cfg: DictConfig, task: FairseqTask, device: str) -> Engine | Non
     engine = _OPENERS[name](folder)  # checks the sizes of the configuration, which the next lines use
     state = as_checkpoint(read_config(folder), {})
     task.load_state_dict(state["task_state"])
-    with torch.device("meta"):  # allocates no weights; sets the layout of sources and targets from the model's options
-        task.build_model(OmegaConf.create(state["cfg"]["model"]), from_checkpoint=True)
+    config = str(folder / CONFIG)
+    with about(config):
+        build_without_weights(task, config, state)  # sets the layout of sources and targets
     return engine
 
 

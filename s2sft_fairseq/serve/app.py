@@ -36,6 +36,7 @@ REASONS = {
 }
 SOURCE_NEEDED = "must be a text in Unicode, an object of such texts, or a list of either"
 """Replaces pydantic's messages, one for each of the three."""
+BODY_NEEDED = "the body must be a JSON object in UTF-8, and Content-Type application/json"
 MOST_PROBLEMS = 5
 """Maximum number of problems in the answer to a malformed request."""
 
@@ -189,9 +190,10 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def from_fastapi(request: Request, error: HTTPException) -> Response:
-        status = 422 if error.status_code == 400 else error.status_code  # 400: JSON that cannot be parsed
-        reason = f"{error.detail}{_hint(request, status, error.headers or {})}"
-        return answer(Refused(status, reason, error.headers))
+        if error.status_code == 400:  # JSON that cannot be parsed
+            return answer(Refused(422, BODY_NEEDED))
+        reason = f"{error.detail}{_hint(request, error.status_code, error.headers or {})}"
+        return answer(Refused(error.status_code, reason, error.headers))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -207,7 +209,7 @@ def _hint(request: Request, status: int, headers: Mapping[str, str]) -> str:
     if status == 404:
         return f": {request.scope['path']} is no path of this server; /openapi.json lists them"
     if status == 405:
-        return f": {request.scope['path']} takes {headers.get('allow', '')}, not {request.method}"
+        return f": {request.scope['path']} takes {headers.get('Allow', '')}, not {request.method}"
     return ""
 
 
@@ -217,7 +219,7 @@ def _problems(found: Sequence[Any]) -> list[str]:
     for each in found:
         name = next((part for part in each["loc"][1:] if isinstance(part, str)), "")
         if not name:
-            return ["the body must be a JSON object, and Content-Type application/json"]
+            return [BODY_NEEDED]
         texts[name] = SOURCE_NEEDED if name == "source" and each["type"] != "missing" else each["msg"]
     lines = [f"{name}: {text}" for name, text in texts.items()]
     return first_of(lines, MOST_PROBLEMS)

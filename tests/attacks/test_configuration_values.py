@@ -12,6 +12,7 @@ from called import call
 from exported import write_model_folder
 
 from s2sft_fairseq import Seq2Seq, cli, finetune
+from s2sft_fairseq.commands.doctor import main as doctor
 from s2sft_fairseq.commands.fairseq_command import value_of
 from s2sft_fairseq.commands.recipe import open_recipe
 from s2sft_fairseq.data import bounded_files
@@ -165,8 +166,9 @@ def test_the_fine_tuning_of_a_program(tmp_path, evil):
 def test_the_language_of_a_model_folder(tmp_path, evil):
     """The languages in a folder's config.json became the value of an option."""
     write_model_folder(tmp_path / "model", layout={"languages": [f"--user-dir={evil}"]})
-    with contextlib.suppress(UserError, SystemExit):
+    with contextlib.suppress(UserError):
         Seq2Seq.from_pretrained(tmp_path / "model", device="cpu")
+    doctor([str(tmp_path / "model")])
     assert not ran(tmp_path)
 
 

@@ -154,6 +154,35 @@ def test_other_sizes_than_those_of_the_graph(onnx_folder, copy_of, name):
     refused(folder, "model.onnx")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("activation_fn", "${oc.env:HOME}", "cfg.model.activation_fn is '${oc.env:HOME}', but an option must be"),
+        ("dropout", "${oc.env:HOME}", "cfg.model.dropout is '${oc.env:HOME}', but an option must be"),
+        ("activation_fn", "os.system", "an option has another type: Invalid value 'os.system'"),
+        ("dropout", "two", "an option has another type: Value 'two'"),
+        ("_name", ["unilm"], "cfg.model._name is ['unilm'], but a checkpoint may name only a model"),
+        ("_name", None, "cfg.model must name its class by _name or arch"),
+        ("_name", "transformer", "--arch must be unilm or one of its sizes for unilm_seq2seq, but is transformer"),
+    ],
+)
+def test_options_in_the_configuration_of_an_onnx_folder(onnx_folder, copy_of, name, value, problem):
+    """They are checked as those of a checkpoint: their values refer to nothing on this machine."""
+    folder = copy_of(onnx_folder)
+    set_config(folder, "cfg", "model", name, value)
+    message = refused(folder, "config.json: ", problem)
+    assert os.environ["HOME"] not in message
+
+
+def test_paths_in_the_configuration_of_an_onnx_folder(onnx_folder, copy_of, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    folder = copy_of(onnx_folder)
+    for name in ("pretrained", "span_vocab"):
+        set_config(folder, "cfg", "model", name, str(tmp_path / "pipe"))
+    write_checksums(folder)
+    assert isinstance(Seq2Seq.from_pretrained(folder).generate(TEXT, max_len=2), str)
+
+
 def edit(file, change):
     """Change a graph and write it back with all of its weights in the file."""
     onnx = pytest.importorskip("onnx")
