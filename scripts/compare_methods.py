@@ -15,7 +15,7 @@ from statistics import mean
 
 from s2sft_fairseq import cli
 from s2sft_fairseq.recipes.benchmarks import GENERATION
-from s2sft_fairseq.recipes.grid import read_scores
+from s2sft_fairseq.recipes.scores import read_scores
 
 METHODS = ("causal", "masked", "pseudo_masked", "infilling")
 

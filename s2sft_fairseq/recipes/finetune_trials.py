@@ -19,6 +19,7 @@ from s2sft_fairseq.progress import step
 from s2sft_fairseq.recipes.engine import like_a_process, options
 from s2sft_fairseq.recipes.finetune_choice import METRICS, Search, computed, held_out_losses, search_choices
 from s2sft_fairseq.recipes.generation import Generation
+from s2sft_fairseq.recipes.scores import by_name, read_scores, read_systems
 
 AVERAGED = 3
 """Number of last checkpoints whose average is one more candidate."""
@@ -99,9 +100,9 @@ class Trials(Generation):
         made, model = self.output / "scored.txt", self.trials / f"{best}.pt"
         self.stage(made, "generate what is scored", lambda _: self.write_text(model, "scored", made, search))
         self.scores(made, "scored")
-        system, *leads = read_json_object(made.with_suffix(".json"))["systems"].values()
-        baseline = leads[0]["scores"] if leads else []
-        self.note(scores=system["scores"], baseline=baseline, examples=self.examples(made, "scored"))
+        ours, *leads = read_systems(made.with_suffix(".json"))
+        baseline = leads[0] if leads else []
+        self.note(scores=ours, baseline=baseline, examples=self.examples(made, "scored"))
 
     def try_checkpoints(self) -> dict[str, dict[str, float]]:
         """Train, and return the held-out loss and the scores of each candidate; the average of the last has no loss."""
@@ -166,18 +167,17 @@ class Trials(Generation):
         yield from text_problems(texts)
         metric = METRICS[self.settings.metric] or METRICS[DEFAULT_METRIC]
         assert metric is not None
-        kinds = ("scores", "baseline")
-        ours, leads = ({each["name"]: each["value"] for each in self.record[kind]} for kind in kinds)
+        score, lead = metric.of(by_name(self.record["scores"])), by_name(self.record["baseline"])
+        poor = f"{metric.score} {score:.1f} is no better than"
         if self.earlier:
-            of_earlier = read_json_object(Path(self.earlier["model"]).parent / "finetune.json")["scores"]
-            before = metric.of({each["name"]: each["value"] for each in of_earlier})
-            if metric.of(ours) <= before:
-                updates = self.earlier["updates"]
-                yield f"{metric.score} {metric.of(ours):.1f} is no better than after {updates} updates ({before:.1f})"
-        if leads and metric.of(ours) <= metric.of(leads):
+            record = read_json_object(Path(self.earlier["model"]).parent / "finetune.json")
+            before = metric.of(by_name(record["scores"]))
+            if score <= before:
+                yield f"{poor} after {self.earlier['updates']} updates ({before:.1f})"
+        if lead and score <= metric.of(lead):
             yield (
-                f"{metric.score} {metric.of(ours):.1f} is no better than the first {self.lead_words()} words of the "
-                f"sources ({metric.of(leads):.1f}): train longer, or look at the pairs"
+                f"{poor} the first {self.lead_words()} words of the sources ({metric.of(lead):.1f}): train longer, or "
+                "look at the pairs"
             )
 
     def scores(self, made: Path, name: str) -> dict[str, float]:
@@ -192,8 +192,7 @@ class Trials(Generation):
             files = {"hyp": made, "src": f"{of}.src", "ref": f"{of}.refs.jsonl", "json": json_file}
             table = self.printed("evaluate", *words, **files, lead=lead)
         made.with_suffix(".scores").write_text(table, encoding="utf-8")
-        system, *_ = read_json_object(json_file)["systems"].values()
-        return {score["name"]: score["value"] for score in system["scores"]}
+        return read_scores(json_file)
 
     def examples(self, made: Path, name: str) -> list[dict[str, str]]:
         """Return a few sources of a set with their first references and generated texts."""
@@ -232,16 +231,16 @@ def text_problems(texts: Sequence[str]) -> Iterator[str]:
     number = len(texts)
     if empty := sum(not text.strip() for text in texts):
         yield f"{empty:,} of {number:,} texts are empty"
-    (text, times), *_ = Counter(filter(str.strip, texts)).most_common(1) or [("", 0)]
-    if times >= REPEATED and 2 * times > number:
-        yield f"the same text is written for {times:,} of {number:,} sources: {text[:100]!r}"
+    for text, times in Counter(filter(str.strip, texts)).most_common(1):
+        if times >= REPEATED and 2 * times > number:
+            yield f"the same text is written for {times:,} of {number:,} sources: {text[:100]!r}"
 
 
 def name_of_encoder(encoder: Path) -> str:
     """Return the name of an encoder for a model card.
 
-    That is the name that its ``config.json`` has, for the name of a folder says little; a model folder has the name of
-    the encoder that it was trained from.
+    That is the name that its ``config.json`` has, because the name of a folder says little. A model folder has the name
+    of the encoder that it was trained from.
     """
     folder = encoder.resolve() if encoder.is_dir() else encoder.resolve().parent
     if name_of(folder) != folder.name:  # it was downloaded by this name
@@ -253,11 +252,11 @@ def name_of_encoder(encoder: Path) -> str:
     training = config.get("training")
     of_model = training.get("encoder") if isinstance(training, dict) else None
     name = of_model or config.get("_name_or_path")
-    # A path on another machine says less than its last part.
-    is_name = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
-    if is_name:
-        return str(name)
-    return PurePath(name).name if isinstance(name, str) and PurePath(name).name else folder.name
+    if not isinstance(name, str):
+        return folder.name
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        return name
+    return PurePath(name).name or folder.name  # a path on another machine says less than its last part
 
 
 def show(examples: Iterable[Mapping[str, str]]) -> None:

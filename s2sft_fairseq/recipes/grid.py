@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from s2sft_fairseq.data.bounded_files import read_json_object
 from s2sft_fairseq.errors import UserError, about, as_option
 from s2sft_fairseq.files import whole_file
 from s2sft_fairseq.recipes.recipe import Recipe
+from s2sft_fairseq.recipes.scores import read_scores
 
 PAPER = "paper"
 """The value of ``--grid`` that stands for the ranges of the paper."""
@@ -158,9 +158,10 @@ def run_grid(open_recipe: Callable[[Sequence[str]], Recipe], words: Sequence[str
     on_dev = ["--set", "dev"] if "set" in settings.declared else []
 
     def opened(cell: Mapping[str, str], seed: int, *further: str) -> Recipe:
-        given = [word for name, value in cell.items() for word in (as_option(name), value)]
-        name = ",".join([*(f"{key}={value}" for key, value in cell.items()), f"seed={seed}"])
-        return open_recipe([*words, *given, "--seed", str(seed), "--run", f"{folder}/{name}", *further])
+        options = [f"{as_option(name)}={value}" for name, value in cell.items()]
+        values = [f"{name}={value}" for name, value in cell.items()]
+        run_name = ",".join([*values, f"seed={seed}"])
+        return open_recipe([*words, *options, "--seed", str(seed), "--run", f"{folder}/{run_name}", *further])
 
     def run(cell: Mapping[str, str], seed: int, *further: str) -> Scores:
         one = opened(cell, seed, *further)
@@ -192,13 +193,6 @@ def scores_of(recipe: Recipe) -> dict[str, float]:
     """Return the scores of a finished run by name, the mean over the files if it has several."""
     of_files = [read_scores(path) for path in recipe.score_files()]
     return {name: mean(scores[name] for scores in of_files) for name in of_files[0]}
-
-
-def read_scores(path: Path) -> dict[str, float]:
-    """Return the scores of the first system by name, from a file of ``s2sft evaluate --json``."""
-    # A baseline, or the beginnings of the sources, may follow.
-    system, *_ = read_json_object(path)["systems"].values()
-    return {score["name"]: score["value"] for score in system["scores"]}
 
 
 def chosen_score(scores: Scores, name: str | None) -> str:

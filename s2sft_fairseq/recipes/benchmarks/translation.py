@@ -10,8 +10,8 @@ from s2sft_fairseq.corpora.reading import Malformed
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.generation import Generation
-from s2sft_fairseq.recipes.grid import read_scores
 from s2sft_fairseq.recipes.recipe import Benchmark, Splits
+from s2sft_fairseq.recipes.scores import read_scores
 from s2sft_fairseq.recipes.settings import Setting, Settings
 
 MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
