@@ -31,8 +31,8 @@ class LoadedByPath:
         """
         if self._arguments is None:
             raise UserError(
-                f"this {type(self).__name__} cannot be pickled or copied, for that takes its path, and it was not "
-                f"loaded by {type(self).__name__}.from_pretrained"
+                f"this {type(self).__name__} cannot be pickled or copied, because it was not loaded by "
+                f"{type(self).__name__}.from_pretrained: a pickle holds the path of the model"
             )
         return _load, (type(self), self._arguments)
 

@@ -337,11 +337,12 @@ class Seq2Seq(LoadedByPath):
         lines = [self._tokenizer.join([next(encoded) for _ in parts]) for parts in fields]
         ids = [np.array([index(symbol) for symbol in line.split()], dtype=np.int64) for line in lines]
         unknown = self._loaded.tokenizer.dictionary.unk()
-        with_unknown = [number for number, each in enumerate(ids) if (each == unknown).any()]
-        if with_unknown:
-            counts = sum(int((ids[number] == unknown).sum()) for number in with_unknown), sum(map(len, ids))
-            example = f"{texts[with_unknown[0]]!r:.80}, which becomes {lines[with_unknown[0]]:.80}"
-            if warning := unknown_warning(argument, *counts, example):
+        counts = [int(np.count_nonzero(each == unknown)) for each in ids]
+        first = next((number for number, count in enumerate(counts) if count), None)
+        if first is not None:
+            example = f"{texts[first]!r:.80}, which becomes {lines[first]:.80}"
+            symbols = sum(map(len, ids))
+            if warning := unknown_warning(argument, sum(counts), symbols, example):
                 logger.warning(warning)
         return ids
 
@@ -385,13 +386,15 @@ class Seq2Seq(LoadedByPath):
 
 def _divided(sources: Sequence[Any], fields: Sequence[list[str]]) -> list[list[str]]:
     """Return the fields of sources; a text, also the only one of a dict, is divided by separators as a line is."""
-    found = [
-        split_fields(*parts) if isinstance(source, str) or (isinstance(source, Mapping) and len(parts) == 1) else parts
-        for source, parts in zip(sources, fields, strict=True)
-    ]
-    if divided := sum(len(parts) > len(given) for parts, given in zip(found, fields, strict=True)):
-        logger.info(f"{divided:,} of {len(found):,} sources have {FIELD_SEPARATOR}, which begins another field")
-    return found
+    result: list[list[str]] = []
+    divided = 0
+    for source, parts in zip(sources, fields, strict=True):
+        is_text = isinstance(source, str) or (isinstance(source, Mapping) and len(parts) == 1)
+        result.append(split_fields(parts[0]) if is_text else parts)
+        divided += len(result[-1]) > len(parts)
+    if divided:
+        logger.info(f"{divided:,} of {len(result):,} sources have {FIELD_SEPARATOR}, which begins another field")
+    return result
 
 
 def _warn_of_cuts(cut: int, sources: int, form: Any) -> None:

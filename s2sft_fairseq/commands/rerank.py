@@ -50,7 +50,7 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
     if options.output.exists() and not options.overwrite:
         yield f"--output {options.output} exists already: give another name, or --overwrite"
     if options.output.suffix == ".gz":
-        yield f"--output must not end in .gz, for it is not compressed, but is {options.output}"
+        yield f"--output is not compressed and must not end in .gz, but is {options.output}"
     if options.nbest < 1:
         yield f"--nbest must be at least 1, but is {options.nbest}"
     elif options.nbest > 1 and not is_json_lines(options.output):

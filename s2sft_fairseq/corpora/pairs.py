@@ -48,7 +48,8 @@ class Fields(NamedTuple):
         Raises:
             UserError: they are no names, or a name occurs twice.
         """
-        names = (source,) if isinstance(source, str) else tuple(source) if isinstance(source, Iterable) else ()
+        several = source if isinstance(source, Iterable) else ()
+        names = (source,) if isinstance(source, str) else tuple(several)
         problems = []
         if not names or not all(isinstance(name, str) and name for name in names):
             problems.append(f"source must be a name or a list of names, but is {source!r:.60}")
@@ -136,10 +137,10 @@ def record_problem(record: Any, fields: Fields) -> str | None:
     if not isinstance(record, Mapping):
         return f"must be an object, but is {record!r:.60}"
     key = target_key(record, fields)
-    wanted = (*fields.source, key)
-    for name in wanted:
+    keys = (*fields.source, key)
+    for name in keys:
         if name not in record:
-            return f"lacks {name!r}{_other_keys(record, wanted)}"
+            return f"lacks {name!r}{_other_keys(record, keys)}"
     for name in fields.source:
         if not isinstance(record[name], str):
             return f"{name!r} must be a text, but is {record[name]!r:.60}"
@@ -149,9 +150,9 @@ def record_problem(record: Any, fields: Fields) -> str | None:
     return None if isinstance(target, str | list) else f"{key!r} must be a text, but is {target!r:.60}"
 
 
-def _other_keys(record: Mapping[str, Any], wanted: Sequence[str]) -> str:
+def _other_keys(record: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Return the keys that a record has in place of those that it lacks."""
-    others = [f"{key!s:.30}" for key in record if key not in wanted]
+    others = [f"{key!s:.30}" for key in record if key not in keys]
     if not others:
         return ""
     more = ", ..." if len(others) > 8 else ""

@@ -187,20 +187,21 @@ def find_columns(path: Path, rows: Sequence[Row], source: Sequence[str], target:
         UserError: the first row names columns, but not those.
     """
     by_place = Columns((0,), 1, has_header=False)
-    names, wanted = [cell.strip() for cell in rows[0].cells], [*source, target]
-    if set(wanted).issubset(names):
-        if repeated := [name for name in wanted if names.count(name) > 1]:
+    names = [cell.strip() for cell in rows[0].cells]
+    columns = [*source, target]
+    if set(columns).issubset(names):
+        if repeated := [name for name in columns if names.count(name) > 1]:
             raise UserError(f"{path}:{rows[0].number}: has several columns {', '.join(repeated)}")
         return Columns(tuple(map(names.index, source)), names.index(target), has_header=True)
-    has_header = not set(wanted).isdisjoint(names) or _is_header(rows)
+    has_header = not set(columns).isdisjoint(names) or _is_header(rows)
     if not has_header and (is_usual or (len(source) == 1 and len(names) == 2)):
         return by_place
     named = [place for place, name in enumerate(names) if name]  # pandas writes an index without a name
-    if has_header and len(named) == 2 and is_usual and set(wanted).isdisjoint(names):
+    if has_header and len(named) == 2 and is_usual and set(columns).isdisjoint(names):
         return Columns((named[0],), named[1], has_header=True)
     found = ", ".join(f"{name:.30}" for name in names)
     raise UserError(
-        f"{path}:{rows[0].number}: must name the columns {', '.join(wanted)}, but has {found:.200} ({NAMING})"
+        f"{path}:{rows[0].number}: must name the columns {', '.join(columns)}, but has {found:.200} ({NAMING})"
     )
 
 

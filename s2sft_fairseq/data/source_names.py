@@ -28,21 +28,21 @@ def recorded_names(state: Mapping[str, Any]) -> tuple[str, ...]:
     return () if names_problem(names) else tuple(names)
 
 
-def order_problem(given: Sequence[str], names: Sequence[str]) -> str | None:
+def order_problem(keys: Sequence[str], names: Sequence[str]) -> str | None:
     """Return what is wrong with the keys of the fields in a file, in the order in which they are read.
 
     Files may have other keys than the model has names, but not the same names at other places.
 
     Args:
-        given: the keys.
+        keys: the keys.
         names: the names of the model; a model of one field takes any.
     """
     if len(names) < 2:
         return None
-    wanted = f"the {len(names)} fields of the model in their order ({' '.join(names)})"
-    moved = [key for place, key in enumerate(given) if key in names and names.index(key) != place]
-    if moved or len(given) != len(names):
-        return f"must name {wanted}, but is {' '.join(given)}"
+    moved = [key for place, key in enumerate(keys) if key in names and names.index(key) != place]
+    if moved or len(keys) != len(names):
+        in_order = " ".join(names)
+        return f"must name the {len(names)} fields of the model in their order ({in_order}), but is {' '.join(keys)}"
     return None
 
 

@@ -162,10 +162,18 @@ def _texts(path: Path, read: Callable[[Mapping[str, Any]], tuple[str, ...] | Non
     """
     if not is_json_lines(path):
         return [(line,) for line in _lines(path)]
-    found = [read(value) if isinstance(value := _json(line), dict) else None for line in _lines(path)]
-    if wrong := [number for number, texts in enumerate(found, 1) if texts is None]:
+    found: list[tuple[str, ...]] = []
+    wrong = []
+    for number, line in enumerate(_lines(path), 1):
+        value = _json(line)
+        texts = read(value) if isinstance(value, dict) else None
+        if texts is None:
+            wrong.append(number)
+        else:
+            found.append(texts)
+    if wrong:
         raise UserError.of(line_problems(path, {f"are not a JSON object {what}": wrong}))
-    return [texts for texts in found if texts is not None]
+    return found
 
 
 def _json(line: str) -> Any:

@@ -137,5 +137,5 @@ def run(session: Any, outputs: Sequence[str], inputs: dict[str, Tensor]) -> list
     Raises:
         UserError: onnxruntime fails.
     """
-    given = {name: np.ascontiguousarray(each.numpy()) for name, each in inputs.items()}
-    return [torch.from_numpy(each) for each in run_graph("the graph", session, outputs, given)]
+    arrays = {name: np.ascontiguousarray(each.numpy()) for name, each in inputs.items()}
+    return [torch.from_numpy(each) for each in run_graph("the graph", session, outputs, arrays)]

@@ -1,6 +1,7 @@
 """The options of a search. All are declared and checked here."""
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
@@ -287,37 +288,45 @@ def _problems(args: Any, task: Any, form: SequenceForm, dictionary: FairseqDicti
 
 def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
     found = []
-    given = [as_option(name) for name in CHANGES_SHAPES if getattr(task, name)]
-    if len(given) > 1:
-        found.append(f"{' and '.join(given)} exclude each other: give one of them")
-    for option in given:
+    drafts = [as_option(name) for name in CHANGES_SHAPES if getattr(task, name)]
+    if len(drafts) > 1:
+        found.append(f"{' and '.join(drafts)} exclude each other: give one of them")
+    for option in drafts:
         if args.beam != 1:
             found.append(f"{option} is for greedy search: it needs --beam 1, but --beam is {args.beam}")
         if args.sampling and option != "--decode-blocks":
             found.append(f"{option} and --sampling exclude each other")
-    others = ["--sampling"] * args.sampling + given
-    for name in ("rank_each_step", "count_ended"):
-        if getattr(task, name):
-            found += [f"{as_option(name)} and {other} exclude each other" for other in others]
-            others = [*others, as_option(name)]
+    other_ways = ["--sampling", *drafts] if args.sampling else drafts
+    if task.rank_each_step:
+        found += [f"--rank-each-step and {other} exclude each other" for other in other_ways]
+    if task.count_ended:
+        others = [*other_ways, "--rank-each-step"] if task.rank_each_step else other_ways
+        found += [f"--count-ended and {other} exclude each other" for other in others]
     if task.all_ended:
-        others = [as_option(name) for name in ("rank_each_step",) if getattr(task, name)]
-        others += ["--early-stop fairseq"] * (early_stop(args, task) == "fairseq")
-        others += ["--sampling"] * args.sampling + given
-        found += [f"--all-ended and {other} exclude each other" for other in others]
-        if args.nbest != 1:
-            found.append(f"--all-ended writes all hypotheses: leave out --nbest, which is {args.nbest}")
+        found += _record_problems(args, task, other_ways)
     if task.cuda_graphs == "on":
-        found += [f"--cuda-graphs on and {option} exclude each other: the shapes of steps change" for option in given]
+        found += [f"--cuda-graphs on and {option} exclude each other: the shapes of steps change" for option in drafts]
     if not form.has_placeholders:
         found += [
             f"{option} needs a model that predicts at placeholders, but this one is causal"
-            for option in given
+            for option in drafts
             if option != "--draft-source"
         ]
     if task.decode_blocks and task.keep_unfinished:
         found.append("--decode-blocks and --keep-unfinished exclude each other: blocks end with eos")
     return found
+
+
+def _record_problems(args: Any, task: Any, other_ways: Sequence[str]) -> Iterator[str]:
+    """Yield an error for each option that ``--all-ended``, the record of a search, excludes."""
+    if task.rank_each_step:
+        yield "--all-ended and --rank-each-step exclude each other"
+    if early_stop(args, task) == "fairseq":
+        yield "--all-ended and --early-stop fairseq exclude each other"
+    for other in other_ways:
+        yield f"--all-ended and {other} exclude each other"
+    if args.nbest != 1:
+        yield f"--all-ended writes all hypotheses: leave out --nbest, which is {args.nbest}"
 
 
 def _ignored_symbols(task: Any) -> list[str]:

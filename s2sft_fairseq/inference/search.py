@@ -176,9 +176,10 @@ class BeamSearch(Search):
         self.log_probs = torch.zeros(len(source), 1, 0, device=source.device)
         self.scores = torch.zeros(len(source), 1, device=source.device)
         # In each step at most `beam` hypotheses end.
-        kept = self.options.beam * self.max_tokens if self.options.all_ended else self.options.beam
-        self.finished = FinishedHypotheses(len(source), kept, self.max_tokens, source.device)
-        self.wanted = kept if self.options.all_ended else self.options.nbest or kept
+        beam, all_ended = self.options.beam, self.options.all_ended
+        capacity = beam * self.max_tokens if all_ended else beam
+        self.finished = FinishedHypotheses(len(source), capacity, self.max_tokens, source.device)
+        self.nbest = capacity if all_ended else self.options.nbest or beam
         # Indexed by the number of tokens; one more entry than the longest hypothesis needs.
         self.normalizers = self.options.normalizer(torch.arange(self.max_tokens + 2, device=source.device))
 
@@ -249,12 +250,12 @@ class BeamSearch(Search):
             # one of these two ends.
             normalizer = torch.maximum(self.normalizers[length + 1], self.normalizers[self.rules.max_len + 1])
             # Strictly greater: any of several hypotheses of equal score may be kept.
-            done |= self.finished.worst(self.wanted) > highest / normalizer
+            done |= self.finished.worst(self.nbest) > highest / normalizer
         return done
 
     def results_of(self, done: Tensor) -> list[list[dict[str, Any]]]:
         """See :meth:`Search.results_of`."""
-        return self.finished.of(done, self.wanted)
+        return self.finished.of(done, self.nbest)
 
     def keep_sentences(self, left: Tensor) -> None:
         """See :meth:`Search.keep_sentences`."""

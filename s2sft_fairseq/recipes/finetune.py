@@ -277,8 +277,7 @@ class Finetuning(Trials):
             done = {self.model: int(found["updates"])}
         except (UserError, KeyError, TypeError, AttributeError):
             return None  # of another version
-        s = self.settings
-        total = s.updates or (s.epochs or 0) * an_epoch
+        total = self.settings.updates or (self.settings.epochs or 0) * an_epoch
         if total <= done[self.model]:
             raise UserError(
                 f"{self.output} holds a model of {done[self.model]} updates: to train it further, --updates or "
@@ -290,17 +289,22 @@ class Finetuning(Trials):
                 done[folder / "model"] = number
         output = self.output / f"updates-{total}"
         with contextlib.suppress(UserError):  # where it began before, it goes on from there
-            begun = Path(str(read_json_object(output / PINNED).get("encoder")))
-            done = {begun: done[begun]} if begun in done else done
+            start = Path(str(read_json_object(output / PINNED).get("encoder")))
+            done = {start: done[start]} if start in done else done
         model = max(done, key=lambda each: done[each])
-        given = {name: getattr(s, name) for name in s.given if name not in ("epochs", "tokenizer_dir")}
-        given |= {name: found[name] for name in ("max_source", "max_target")}
-        given |= {"encoder": model, "output": output, "updates": total - done[model]}
-        further = Finetuning(self.files, self.fields, read_given(given), self.further, self._call)
-        further.earlier = {"updates": done[model], "model": str(model)}
+        lengths = {name: found[name] for name in ("max_source", "max_target")}
+        return self.from_model(model, done[model], updates=total - done[model], output=output, **lengths)
+
+    def from_model(self, model: Path, done: int, **changed: Any) -> "Finetuning":
+        """Return the stages that train a model of ``done`` updates with these settings, but for those that change."""
+        s = self.settings
+        settings = {name: getattr(s, name) for name in s.given if name not in ("epochs", "tokenizer_dir")}
+        settings |= {"encoder": model, **changed}
+        further = Finetuning(self.files, self.fields, read_given(settings), self.further, self._call)
+        further.earlier = {"updates": done, "model": str(model)}
         self.say(
-            f"going on: a restart, with warm-up, from the model of {done[model]} updates for {total - done[model]} "
-            f"more. {model} stays as it is, and the new model is {further.model}"
+            f"going on: a restart, with warm-up, from the model of {done} updates for {changed['updates']} more. "
+            f"{model} stays as it is, and the new model is {further.model}"
         )
         return further
 

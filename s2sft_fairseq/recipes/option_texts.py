@@ -25,7 +25,7 @@ LAYOUT = (
 _SEVERAL = ("metrics",)
 """Options that take several values."""
 MOST = 1_000_000
-"""The largest whole number that an option may have, for sizes need memory."""
+"""The largest whole number that an option may have: sizes need memory."""
 _NUMBER = re.compile(r"-[\d.][\d.eE+-]*")
 
 

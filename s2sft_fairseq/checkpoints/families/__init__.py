@@ -102,10 +102,12 @@ def _prefixes(family: Family, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if not family.respell(name).endswith(last):
             continue
-        parts = name.split(".")
-        prefixes = [".".join(parts[:depth]) + "." * bool(depth) for depth in range(min(len(parts), _DEEPEST))]
-        known = (theirs, last)
-        yield from islice((each for each in prefixes if family.respell(name.removeprefix(each)) in known), 1)
+        # The module itself, then one part of its name after the other.
+        parts = [f"{part}." for part in name.split(".")]
+        depths = range(min(len(parts), _DEEPEST))
+        prefixes = ("".join(parts[:depth]) for depth in depths)
+        matching = (each for each in prefixes if family.respell(name.removeprefix(each)) in (theirs, last))
+        yield from islice(matching, 1)
 
 
 def _nearest(names: Sequence[str]) -> str:
