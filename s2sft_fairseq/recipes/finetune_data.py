@@ -119,8 +119,8 @@ def _lines(name: str, examples: Iterable[Any], fields: Fields, skip_malformed: b
             problem = record_problem(record, fields) or ""
         if not problem:
             keys = {*fields.source, fields.target, "refs"}
-            line = {key: value for key, value in (record or {}).items() if key in keys}
-            yield json.dumps(line, ensure_ascii=False)
+            texts = {key: value for key, value in (record or {}).items() if key in keys}
+            yield json.dumps(texts, ensure_ascii=False)
         elif len(wrong) < MOST_KNOWN:
             wrong.append(f"{name}[{number}] {problem}")
     if number < 0:
