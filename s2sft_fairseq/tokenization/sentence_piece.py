@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.tokenization.sentencepiece_model import load_sentencepiece, sentencepiece_pieces
 from s2sft_fairseq.tokenization.symbols import KeptTokens, Pieces, write_symbol
-from s2sft_fairseq.tokenization.vocabulary import Vocabulary, load_sentencepiece, sentencepiece_pieces
+from s2sft_fairseq.tokenization.vocabulary import Vocabulary
 
 
 class SentencePiece:

@@ -11,8 +11,8 @@ from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.protobuf import bytes_of, number_of, read_fields, text_of
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.tokenization.library_tokenizer import made_by_library, require_library
+from s2sft_fairseq.tokenization.sentencepiece_model import load_sentencepiece, sentencepiece_pieces
 from s2sft_fairseq.tokenization.symbols import read_symbol
-from s2sft_fairseq.tokenization.vocabulary import load_sentencepiece, sentencepiece_pieces
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library

@@ -1,10 +1,10 @@
 """The vocabulary of a tokenizer: the symbol of every id, read from the files of a folder.
 
-This module imports no tokenizer library except SentencePiece, which alone can read its models.
+This module imports no tokenizer library. `sentencepiece_model` imports SentencePiece, which alone can read its models.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import filterfalse, islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from s2sft_fairseq.data.dictionary import (
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.received import check_parts, check_regular
 from s2sft_fairseq.tokenization.growth import check_growth
+from s2sft_fairseq.tokenization.sentencepiece_model import load_sentencepiece, sentencepiece_pieces
 from s2sft_fairseq.tokenization.stated_class import class_name, differences, refusals
 from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write_symbol
 
@@ -321,72 +322,6 @@ def _symbols_of_model(path: Path) -> list[str]:
         return [*FAIRSEQ_SYMBOLS, *pieces[3:], ROBERTA_SYMBOLS.mask]
     if BERT_SYMBOLS.pad in pieces and BERT_SYMBOLS.mask not in pieces:
         return [*pieces, BERT_SYMBOLS.mask]  # as DeBERTa's tokenizer does
-    return pieces
-
-
-def load_sentencepiece(path: Path, special: Collection[str] = ()) -> Any:
-    """Load a `SentencePieceProcessor`.
-
-    Args:
-        path: the file of the model.
-        special: pieces that no text becomes, also if they are "user-defined" in the model.
-
-    Raises:
-        UserError: `sentencepiece` is not installed, or the file is not one of its models.
-    """
-    try:
-        from sentencepiece import SentencePieceProcessor
-    except ImportError as error:
-        raise UserError(
-            f"{path} needs the package sentencepiece, which is not installed: pip install sentencepiece"
-        ) from error
-    try:
-        content = path.read_bytes()
-        model = SentencePieceProcessor(model_proto=content)
-        if special and (changed := _as_control(content, special)) != content:
-            model = SentencePieceProcessor(model_proto=changed)
-    except (OSError, RuntimeError):
-        raise UserError(f"{path} must be a SentencePiece model, but is another file or damaged") from None
-    if not 0 <= model.unk_id() < model.get_piece_size():
-        raise UserError(
-            f"{path} must have a piece for unknown text, but none of its {model.get_piece_size()} pieces is one"
-        )
-    return model
-
-
-def _as_control(content: bytes, special: Collection[str]) -> bytes:
-    """Return a SentencePiece model whose user-defined pieces are control pieces where they are special symbols.
-
-    Text becomes the former, but never the latter. A piece is stored as its text, its score and its type.
-    """
-    changed = bytearray(content)
-    for symbol in special:
-        text = read_symbol(symbol).encode()
-        named = b"\x0a" + bytes([len(text)]) + text
-        for found in re.finditer(re.escape(named) + rb"\x15.{4}\x18\x04", content, re.S):
-            changed[found.end() - 1] = _CONTROL
-    return bytes(changed)
-
-
-_CONTROL = 3  # the type of a control piece in sentencepiece_model.proto; 4: user-defined
-
-
-def sentencepiece_pieces(model: Any, path: Path) -> list[str]:
-    """Return the pieces of a `SentencePieceProcessor` by id.
-
-    Args:
-        model: the processor.
-        path: its file, for the message.
-
-    Raises:
-        UserError: a piece is not UTF-8.
-    """
-    pieces = []
-    for number in range(model.get_piece_size()):
-        try:
-            pieces.append(model.id_to_piece(number))
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} must hold pieces in UTF-8, but piece {number} is {shown(error.object)}") from None
     return pieces
 
 
