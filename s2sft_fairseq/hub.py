@@ -88,13 +88,17 @@ def _download(name: str, model: str, revision: str | None, formats: Sequence[lis
     """
     from huggingface_hub import constants, errors, snapshot_download  # optional, and slow to import
 
-    logger.info(f"{name} is no file or folder here: looking for it on {constants.ENDPOINT}")
+    for library in ("httpx", "httpx2"):  # each would log all addresses, among them those that are secrets for an hour
+        logging.getLogger(library).setLevel(logging.WARNING)
+    logger.info(f"{name} is no file or folder here: looking for it on {_without_login(constants.ENDPOINT)}")
+    silent = _is_silent(model, revision)
     try:
         for weights in formats:
             folder = Path(
                 snapshot_download(
                     model,
                     revision=revision,
+                    local_files_only=silent,
                     allow_patterns=[*_DESCRIPTIONS, *weights],
                     ignore_patterns=_IN_SUBFOLDERS,
                 )
@@ -102,16 +106,32 @@ def _download(name: str, model: str, revision: str | None, formats: Sequence[lis
             if _has_weights(folder, weights):
                 break
     except (OSError, ValueError, errors.HTTPError) as error:
-        raise UserError(_problem(name, revision, error)) from None
+        raise UserError(_without_login(_problem(name, revision, error, silent))) from None
     logger.info(f"{name} is in {folder}")
     return folder
+
+
+def _is_silent(model: str, revision: str | None) -> bool:
+    """Return whether the hub does not answer in time, as behind a firewall: `snapshot_download` would wait for ever."""
+    from huggingface_hub import HfApi, constants
+
+    try:
+        HfApi(endpoint=constants.ENDPOINT).model_info(model, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # `snapshot_download` meets the others, too
+        return "Timeout" in type(error).__name__  # of requests, httpx or httpx2, whichever the version has
+    return False
+
+
+def _without_login(text: str) -> str:
+    """Return a text without the names and passwords in its addresses."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "", text)
 
 
 def _has_weights(folder: Path, patterns: list[str]) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in patterns)
 
 
-def _problem(name: str, revision: str | None, error: Exception) -> str:
+def _problem(name: str, revision: str | None, error: Exception, silent: bool) -> str:
     """Return the message for an error of ``huggingface_hub``: what was tried, and what to do."""
     from huggingface_hub import constants, errors
 
@@ -126,6 +146,8 @@ def _problem(name: str, revision: str | None, error: Exception) -> str:
     reason = str(error).partition("\n")[0]
     if isinstance(error, errors.LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE:
         reason = "HF_HUB_OFFLINE is set"
+    elif silent:
+        reason = f"no answer within {constants.HF_HUB_ETAG_TIMEOUT} s"
     return (
         f"{tried}; {endpoint} was not reached ({reason}), and the cache {cache} does not hold it: download the model "
         "elsewhere, and give its folder in place of the name"

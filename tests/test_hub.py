@@ -1,11 +1,13 @@
 """Names on the Hugging Face hub, with a small server on the loopback in its place."""
 
+import logging
 from pathlib import Path
 
 import pytest
 from hub_server import commit, serving
 from huggingface_hub import constants
 
+from s2sft_fairseq.checkpoints.source_files import find_weights
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.hub import is_hub_name, local_path, name_of, tokenizer_path
 from s2sft_fairseq.recipes.finetune_trials import name_of_encoder
@@ -67,6 +69,37 @@ def test_offline(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"tiny-bert.*HF_HUB_OFFLINE.*cache"):
         local_path("tiny-bert")
+
+
+def test_a_hub_that_does_not_answer(hub, monkeypatch):
+    """As behind a firewall: the cache serves, or the message names the wait."""
+    folder = local_path("tiny-bert")
+    hub.is_silent = True
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.1)
+    assert local_path("tiny-bert") == folder
+    with pytest.raises(UserError, match=r"someone/older.*no answer within 0\.1 s"):
+        local_path("someone/older")
+
+
+def test_addresses_are_not_logged(hub, caplog):
+    """Those of files may be signed, and let others download private models."""
+    caplog.set_level(logging.INFO)
+    local_path("tiny-bert")
+    assert "tiny-bert is in" in caplog.text and "resolve" not in caplog.text
+
+
+def test_a_password_in_the_address_is_not_printed(hub, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://me:secret@127.0.0.1:9")
+    with pytest.raises(UserError, match=r"tiny-bert.*http://127\.0\.0\.1:9 was not reached") as caught:
+        local_path("tiny-bert")
+    assert "secret" not in f"{caught.value}{caplog.text}"
+
+
+def test_the_cache_as_a_folder(hub):
+    folder = local_path("tiny-bert")
+    with pytest.raises(UserError, match=f"Hugging Face's cache: give its files, which are in {folder}"):
+        find_weights(folder.parent.parent)
 
 
 def test_unknown_model_and_revision(hub):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s2sft_fairseq.checkpoints.finite_weights import dtype_name
 from s2sft_fairseq.errors import UserError, as_option, shown
 from s2sft_fairseq.search_bounds import MOST_POSITIONS
 
@@ -203,6 +204,11 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
         problems.append(
             f"the configuration's vocab_size is {shown(config['vocab_size'])}, but the token embedding has {rows} rows"
         )
+    problems += [
+        f"{theirs_of.get(name, name)} must hold floating-point numbers, but holds {dtype_name(value)}"
+        for name, value in sorted(weights.items())
+        if not value.is_floating_point()
+    ]
     expected = shapes_of(sizes, rows)
     missing = sorted(expected.keys() - weights.keys())
     if not incomplete:

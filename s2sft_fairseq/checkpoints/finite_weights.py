@@ -12,6 +12,13 @@ from s2sft_fairseq.progress import bar
 
 HALF_LIMIT = f"float16 ends at {torch.finfo(torch.float16).max:,.0f}"
 _SHOWN = 5
+_QUANTIZED = frozenset(
+    {
+        *(torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz),
+        *(torch.float8_e5m2fnuz, torch.complex64, torch.complex128),
+    }
+)
+"""Types of numbers that mean something only with a scale or another half, which no model here has."""
 
 
 def check_finite(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> None:
@@ -22,15 +29,25 @@ def check_finite(path: str | os.PathLike[str], weights: Mapping[str, Any]) -> No
         weights: the weights by name; anything but floating-point tensors is ignored.
 
     Raises:
-        UserError: naming the file and the first tensors that are not finite.
+        UserError: naming the file and the first tensors that are not finite, or that are quantized.
     """
     tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+    if quantized := {name: dtype_name(value) for name, value in tensors.items() if value.dtype in _QUANTIZED}:
+        raise UserError(
+            f"{path}: weights must be floating-point numbers of 16 bits or more, but {_told(quantized)} in "
+            f"{len(quantized)} of its {len(tensors)} tensors: give the file that they were quantized from"
+        )
     if bad := not_finite(bar(tensors.items(), f"check the weights of {os.path.basename(path)}", " tensors")):
         half = f" ({HALF_LIMIT})" if any(tensors[name].dtype == torch.float16 for name in bad) else ""
         raise UserError(
             f"{path}: weights must be finite, but {_told(bad)} in {len(bad)} of its {len(tensors)} tensors{half}. What "
             "wrote the file went wrong: give an earlier checkpoint, or copy it again"
         )
+
+
+def dtype_name(value: Tensor) -> str:
+    """Return the name of the type of a tensor's numbers, such as ``int8``."""
+    return str(value.dtype).removeprefix("torch.")
 
 
 def check_half_precision(model: torch.nn.Module) -> None:

@@ -109,6 +109,8 @@ def find_weights(path: Path) -> Path:
         raise UserError(f"{path} holds {what}")
     if len(found) > 1:
         raise UserError(f"{path} must hold the weights of one model, but holds {_names(found)}: give the file itself")
+    if not found and (snapshots := sorted(path.glob("snapshots/*"))):
+        raise UserError(f"{path} is a model in Hugging Face's cache: give its files, which are in {snapshots[-1]}")
     if not found:
         needed = _or([*WEIGHTS, "NAME.bin with NAME-config.json", "*.pdparams", "*.pt"])
         raise UserError(f"{path} must hold {needed}, but holds {_names(path.iterdir()) or 'nothing'}")

@@ -156,7 +156,7 @@ class PretrainedDictionary:
         for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
             plain = line.removesuffix("\r")
             symbol, _, count = plain.removesuffix(_OVERWRITE).rpartition(" ")
-            if symbol and (counted := whole_number(count)) is not None:
+            if symbol and "\r" not in symbol and (counted := whole_number(count)) is not None:
                 symbols.append((symbol, counted))
             else:
                 problems.append(f"{name}, line {number}: needs '<symbol> <count>', found {shown(line)}")

@@ -45,6 +45,7 @@ from s2sft_fairseq.tokenization.vocabulary import (
     is_tokenizer_file,
     read_ids,
     read_vocabulary,
+    stated_symbols,
 )
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
             config = checkpoint.config
             conversion = convert_encoder(checkpoint)
             conversion.notes += compare_ids(config, conversion.padding, vocabulary.symbols)
+            conversion.notes += compare_symbols(stated_symbols(staging), vocabulary.symbols)
         dictionary = _finish(conversion, vocabulary, options, staging)
         dictionary.save(str(staging / DICTIONARY))
         files = sorted(path.name for path in staging.iterdir())
@@ -166,6 +168,24 @@ def compare_ids(config: Mapping[str, Any], padding: int | None, symbols: Sequenc
                 "which is used"
             )
     return notes
+
+
+def compare_symbols(stated: Mapping[str, str], symbols: Sequence[str]) -> list[str]:
+    """Return a note for each special symbol of the tokenizer's settings that sequences do not have here.
+
+    Args:
+        stated: see `s2sft_fairseq.tokenization.vocabulary.stated_symbols`.
+        symbols: the symbols of the tokenizer.
+    """
+    dictionary = FairseqDictionary.of(symbols)
+    ours = {"sep_token": dictionary.eos(), "mask_token": dictionary.mask()}
+    if stated.get("cls_token") != stated.get("sep_token"):
+        ours["cls_token"] = dictionary.bos()
+    return [
+        f"the tokenizer's {name} is {stated[name]}, but {symbols[number]} is used"
+        for name, number in ours.items()
+        if stated.get(name, symbols[number]) != symbols[number]
+    ]
 
 
 def convert_deltalm(checkpoint: SourceCheckpoint, symbols: Sequence[str]) -> Conversion:

@@ -17,7 +17,7 @@ from s2sft_fairseq.tokenization.library_tokenizer import (
 from s2sft_fairseq.tokenization.samples import samples
 from s2sft_fairseq.tokenization.sentence_piece import SentencePiece
 from s2sft_fairseq.tokenization.symbols import Pieces, read_symbol
-from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, Vocabulary, one_of, read_vocabulary
+from s2sft_fairseq.tokenization.vocabulary import FILE_SETS, Vocabulary, one_of, read_vocabulary, stated_symbols
 from s2sft_fairseq.tokenization.wordpiece import WordPiece
 
 
@@ -92,4 +92,7 @@ def _opened(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
         dictionary = PretrainedDictionary.of(vocabulary.symbols)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
+    unknown = stated_symbols(folder).get("unk_token", dictionary.unk_word)
+    if unknown in dictionary and unknown != dictionary.unk_word:
+        raise UserError(f"{folder}: the tokenizer's unk_token must be {dictionary.unk_word}, but is {unknown}")
     return _SCHEMES[vocabulary.scheme](folder, vocabulary, dictionary)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.data.text_files import read_lines
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.tokenization.samples import SAMPLES
 from s2sft_fairseq.tokenization.symbols import Pieces, read_symbol, write_symbol
 from s2sft_fairseq.tokenization.vocabulary import Vocabulary, read_config, read_ids, read_tokenizer_json
 
@@ -68,6 +69,28 @@ class LibraryTokenizer:
             added = (token.content for token in library.get_added_tokens_decoder().values())
             for token in (*added, *map(read_symbol, special)):
                 self.pieces[write_symbol(token)] = spelling.pre_tokenize_str(token)[0][0]
+        self._check_samples()
+
+    def _check_samples(self) -> None:
+        """Check that not every text becomes nothing.
+
+        Raises:
+            UserError: no sample has a symbol, or no symbol of one a text.
+        """
+        encoded = decoded = False
+        for sample in SAMPLES:
+            text = "".join(sample.split())  # runs of blanks may be added tokens, which stay in any case
+            try:
+                # One text at a time: batches start the library's threads, after which processes should not fork.
+                ids = made_by_library(self.path, self.library.encode, text, add_special_tokens=False).ids
+                encoded |= bool(ids)
+                decoded |= bool(self.decode(" ".join(self.symbols[number] for number in ids)))
+            except UserError:  # an error for some texts is no loss of all
+                return
+            if encoded and decoded:
+                return
+        lost = "its normalizer or pre-tokenizer removes all texts" if not encoded else "its decoder returns no text"
+        raise UserError(f"{self.path} cannot be used: {lost}")
 
     def encode(self, line: str) -> str:
         """Return the symbols of a raw line."""

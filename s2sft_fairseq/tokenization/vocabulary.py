@@ -28,13 +28,14 @@ from s2sft_fairseq.tokenization.symbols import read_symbol, spare_symbols, write
 
 ADDED_TOKENS = "added_tokens.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 _MODEL_CONFIG = "config.json"  # in the folders of models and encoders, which come from others
 FAST = "tokenizer.json"
 XLMR_MODEL = "sentencepiece.bpe.model"
 # Of a tokenizer.json; the library's time per word grows with its square, and all real files have 100.
 LONGEST_WORD = 1_000
 # Files that may accompany those of any scheme.
-COMPANIONS = (TOKENIZER_CONFIG, "special_tokens_map.json", ADDED_TOKENS)
+COMPANIONS = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS)
 FILE_SETS = (
     "vocab.txt (WordPiece)",
     "vocab.json and merges.txt, or encoder.json, vocab.bpe and dict.txt (byte-level BPE)",
@@ -273,6 +274,23 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def stated_symbols(folder: Path) -> dict[str, str]:
+    """Return the special symbols that the settings of a tokenizer name, such as "sep_token".
+
+    Raises:
+        UserError: a file of them is damaged.
+    """
+    named = folder / SPECIAL_TOKENS_MAP
+    settings = {**(read_json_object(named) if named.is_file() else {}), **read_config(folder)}
+    found = {}
+    for name in ("cls_token", "sep_token", "unk_token", "mask_token"):
+        value = settings.get(name)
+        token = value.get("content") if isinstance(value, dict) else value
+        if isinstance(token, str):
+            found[name] = write_symbol(token)
+    return found
+
+
 def _tokens_of_tokenizer_json(path: Path) -> list[str]:
     return _in_order(_ids_of_tokenizer_json(path), path)
 
@@ -318,8 +336,13 @@ def _symbols_of_model(path: Path) -> list[str]:
     """Return the pieces of a SentencePiece model: for XLM-R in the order of fairseq, else in the model's order."""
     pieces = [write_symbol(piece) for piece in sentencepiece_pieces(load_sentencepiece(path), path)]
     if path.name == XLMR_MODEL:
-        # The first three pieces are the model's unk, bos and eos.
-        return [*FAIRSEQ_SYMBOLS, *pieces[3:], ROBERTA_SYMBOLS.mask]
+        first, others = pieces[:3], pieces[3:]
+        if set(first) != {"<unk>", "<s>", "</s>"} or set(others) & {*FAIRSEQ_SYMBOLS}:
+            raise UserError(
+                f"{path} must have <unk>, <s>, </s> as its first pieces and none of {', '.join(FAIRSEQ_SYMBOLS)} after "
+                f"them, as XLM-R's, but begins with {', '.join(pieces[:5])}"
+            )
+        return [*FAIRSEQ_SYMBOLS, *others, ROBERTA_SYMBOLS.mask]
     if BERT_SYMBOLS.pad in pieces and BERT_SYMBOLS.mask not in pieces:
         return [*pieces, BERT_SYMBOLS.mask]  # as DeBERTa's tokenizer does
     return pieces

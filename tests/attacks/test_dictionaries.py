@@ -4,7 +4,7 @@ import json
 
 import pytest
 from fairseq.data import Dictionary
-from tokenizer_folders import write_byte_level, write_fastbpe, write_wordpiece
+from tokenizer_folders import write_byte_level, write_fastbpe, write_sentencepiece, write_wordpiece
 
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
@@ -43,6 +43,25 @@ def test_special_symbols_that_fairseq_overwrites(tmp_path):
     with pytest.raises(UserError, match="gives symbols that fairseq puts first another id") as caught:
         PretrainedDictionary.load(str(path))
     assert [problem.split(": ")[0] for problem in caught.value.problems] == [f"{path}, line {n}" for n in (1, 2, 3, 4)]
+
+
+def test_line_ends_within_a_symbol(tmp_path):
+    """Other programs end a line there: a file of one line for us, of three for them."""
+    path = tmp_path / "dict.txt"
+    path.write_bytes(b"a 1\rb 1\rc 1\n")
+    assert Dictionary.load(str(path)).index("c") == 6
+    with pytest.raises(UserError, match="line 1: needs '<symbol> <count>'"):
+        PretrainedDictionary.load(str(path))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"bos_id": -1, "eos_id": 1}, {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}, {"control_symbols": ["<pad>"]}],
+)
+def test_first_pieces_that_are_not_those_of_xlmr(tmp_path, options):
+    """Its ids would move, or a piece of text would become unknown."""
+    with pytest.raises(UserError, match=r"sentencepiece\.bpe\.model must have <unk>, <s>, </s> as its first pieces"):
+        open_tokenizer(write_sentencepiece(tmp_path, **options))
 
 
 @pytest.mark.parametrize("lines", [["a 1", "b 1", "a 1"], ["<s> 1", "a 1"]])

@@ -215,3 +215,25 @@ def test_text_of_unknown_pieces(tmp_path, call_command, text):
     (tmp_path / "train.src").write_text(f"{text}\n")
     done = call_command("tokenize", "--tokenizer-dir", "tokenizer", "--input", "train.src", "--output-dir", "out")
     assert f"symbols are unknown to the vocabulary, such as in '{text}', which becomes [UNK]" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("value", ["the", {"content": "the"}])
+def test_another_unknown_symbol(tmp_path, name, value):
+    write_wordpiece(tmp_path)
+    (tmp_path / name).write_text(json.dumps({"unk_token": value}))
+    assert "the tokenizer's unk_token must be [UNK], but is the" in refused(tmp_path)
+
+
+def test_convert_tells_other_special_symbols(tmp_path, capsys):
+    """Sequences end with [SEP] here, whatever a training on the other symbol had."""
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    with_json(folder, False, do_lower_case=False, cls_token="[CLS]", sep_token="dog")
+    (folder / "special_tokens_map.json").write_text(json.dumps({"mask_token": {"content": "The"}}))
+    saved_model(folder, 8)
+    convert([str(folder), "--to", str(tmp_path / "out")])
+    printed = capsys.readouterr().out
+    assert "the tokenizer's sep_token is dog, but [SEP] is used" in printed
+    assert "the tokenizer's mask_token is The, but [MASK] is used" in printed
+    assert "cls_token" not in printed

@@ -99,3 +99,22 @@ def test_a_merge_of_a_special_symbol(tmp_path):
     document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] != "<eos>"]
     path.write_text(json.dumps(document))
     assert open_tokenizer(folder).encode("<eos>a") == "<eos > a"
+
+
+NOTHING = {"pattern": {"Regex": "."}, "content": ""}
+
+
+@pytest.mark.parametrize(
+    ("parts", "named"),
+    [
+        ({"normalizer": {"type": "Replace", **NOTHING}}, "its normalizer or pre-tokenizer removes all texts"),
+        (
+            {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Removed", "invert": False}},
+            "its normalizer or pre-tokenizer removes all texts",
+        ),
+        ({"decoder": {"type": "Replace", **NOTHING}}, "its decoder returns no text"),
+    ],
+)
+def test_steps_that_lose_all_texts(tmp_path, parts, named):
+    with pytest.raises(UserError, match=f"tokenizer.json cannot be used: {named}"):
+        open_tokenizer(write(tmp_path, **parts))

@@ -40,6 +40,13 @@ def test_eight_bits():
     assert not_finite([("a", value), ("b", value[:1])]) == {"a": "NaN"}
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn, torch.complex64])
+def test_quantized_weights(dtype):
+    weights = {"a": torch.ones(2), "b": torch.ones(2).to(dtype)}
+    with pytest.raises(UserError, match=f"of 16 bits or more, but b is {str(dtype)[6:]} in 1 of its 2 tensors"):
+        check_finite("a.pt", weights)
+
+
 def test_more_elements_than_memory():
     one = torch.tensor([NAN]).expand(10**9, 10**9)
     assert not_finite([("a", one), ("b", torch.ones(3, 1).expand(-1, 10**12))]) == {"a": "NaN"}

@@ -92,6 +92,15 @@ def test_another_model(converted, tmp_path):
     assert len(raised.value.problems) == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_weights_that_are_no_floating_point_numbers(converted, tmp_path, dtype):
+    saved, weights, _ = converted("bert")
+    name = "bert.encoder.layer.1.attention.output.dense.weight"
+    folder = copied(saved, tmp_path / "whole", {**weights, name: weights[name].to(dtype)})
+    with pytest.raises(UserError, match=f"{name} must hold floating-point numbers, but holds {str(dtype)[6:]}"):
+        convert([str(folder), "--to", str(tmp_path / "made")])
+
+
 def test_several_encoders(converted, tmp_path):
     folder, weights, _ = converted("bert")
     both = {f"{part}.{name}": value for name, value in weights.items() for part in ("query", "passage")}

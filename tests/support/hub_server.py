@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -16,12 +16,14 @@ REVISION = "main"
 
 
 class Hub(ThreadingHTTPServer):
-    """The server; `models` are folders by name, `files` lists what was downloaded."""
+    """The server; `models` are folders by name, `files` lists what was downloaded; `is_silent`: no answers."""
 
     def __init__(self, models: dict[str, Path]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models = models
         self.files: list[str] = []
+        self.is_silent = False
+        self.closing = Event()
 
     @property
     def url(self) -> str:
@@ -42,6 +44,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        if self.server.is_silent:
+            self.server.closing.wait()
+            return
         path = unquote(urlsplit(self.path).path).strip("/")
         if path.startswith("api/models/"):
             self._describe(path.removeprefix("api/models/"))
@@ -112,6 +117,7 @@ def serving(monkeypatch: pytest.MonkeyPatch, cache: Path, models: dict[str, Path
     try:
         yield server
     finally:
+        server.closing.set()
         server.shutdown()
         server.server_close()
         thread.join()
