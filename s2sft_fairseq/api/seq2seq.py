@@ -27,7 +27,8 @@ from s2sft_fairseq.inference.generator import TextGenerator, batch_planner
 from s2sft_fairseq.inference.search import BeamSearch
 from s2sft_fairseq.progress import sentence_progress
 from s2sft_fairseq.search_bounds import MOST
-from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer, unknown_warning
+from s2sft_fairseq.tokenization.statistics import unknown_warning
+from s2sft_fairseq.tokenization.tokenize_files import TextTokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from s2sft_fairseq.files import added_files
 from s2sft_fairseq.inference.file_generator import generate_file
 from s2sft_fairseq.inference.ray_engine import generate_shards
 from s2sft_fairseq.inference.shards import FORMATS, find_shards
-from s2sft_fairseq.search_bounds import MOST
+from s2sft_fairseq.search_bounds import SearchOption
 from s2sft_fairseq.signals import end, handled
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
@@ -207,8 +207,8 @@ def _problems(raw: argparse.Namespace, args: dict[str, Any], not_found: Sequence
         yield f"--source {what}"
     if raw.separator == "":
         yield "--separator must be a text, but is empty"
-    if not 1 <= raw.buffer_size <= MOST:
-        yield f"--buffer-size must be from 1 to {MOST}, but is {raw.buffer_size}"
+    if what := SearchOption(int, 1).problem(raw.buffer_size):
+        yield f"--buffer-size {what}"
     if not 0 <= args["shard_id"] < args["num_shards"]:
         yield f"--shard-id must be at least 0 and below --num-shards ({args['num_shards']}), but is {args['shard_id']}"
     if not issubclass(TASK_REGISTRY[args["task"]], UnilmSeq2SeqTask | DeltaLMSeq2SeqTask):

@@ -31,7 +31,8 @@ from s2sft_fairseq.inference.files import (
 from s2sft_fairseq.inference.generator import TextGenerator, batch_planner, load_models
 from s2sft_fairseq.progress import sentence_progress
 from s2sft_fairseq.tokenization.folder import Tokenizer, open_tokenizer
-from s2sft_fairseq.tokenization.tokenize_files import Job, PieceStats, TextTokenizer
+from s2sft_fairseq.tokenization.statistics import PieceStats
+from s2sft_fairseq.tokenization.tokenize_files import Job, TextTokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from s2sft_fairseq.data.dictionary import DICTIONARY
 from s2sft_fairseq.errors import UserError, printable
 from s2sft_fairseq.files import disk_errors, sync, write_whole
 from s2sft_fairseq.tokenization.folder import Tokenizer
+from s2sft_fairseq.tokenization.statistics import PieceStats
 from s2sft_fairseq.tokenization.tokenize_files import (
     Job,
-    PieceStats,
     TextTokenizer,
     check_inputs,
     open_input,

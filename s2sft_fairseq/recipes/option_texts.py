@@ -64,19 +64,24 @@ def option_problems(text: str, known: Collection[str]) -> Iterator[str]:
         text: the options and their values.
         known: names of the options that it may have; an option must have its full name.
     """
-    option, values = "", 0
-    words = words_of(text)
-    for value in (word.rpartition("=")[2] for word in words):
-        if value.isascii() and value.isdigit() and (len(value) > 18 or int(value) > MOST):
+    option, has_value = "", False
+    for word in words_of(text):
+        value = word.rpartition("=")[2]
+        if _is_too_large(value):
             yield f"must have numbers of at most {MOST:,}, but has {value:.40}"
-    for word in words:
         if word.startswith("-") and not _NUMBER.fullmatch(word):
-            option, joined, _ = word.partition("=")
-            values = len(joined)
+            option, equals, _ = word.partition("=")
+            has_value = equals != ""
             name = option.removeprefix("--").replace("-", "_")
             if as_option(name) != option or name not in known:
                 yield f"must not have {option:.60}: a file may have {', '.join(map(as_option, known))}"
-        elif not option or (values and option.removeprefix("--") not in _SEVERAL):
+        elif not option or (has_value and option.removeprefix("--") not in _SEVERAL):
             yield f"must be options and their values, but {word!r:.60} belongs to no option"
         else:
-            values += 1
+            has_value = True
+
+
+def _is_too_large(value: str) -> bool:
+    """Return whether a text is a whole number above `MOST`; Python does not read numbers of any length."""
+    is_number = value.isascii() and value.isdigit()
+    return is_number and (len(value) > 18 or int(value) > MOST)

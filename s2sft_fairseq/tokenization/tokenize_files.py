@@ -1,10 +1,10 @@
-"""Tokenize files of raw text to files of symbols, on all cores, for ``s2sft preprocess``."""
+"""Tokenize files of raw text to files of symbols, on all cores, for ``s2sft tokenize``."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
@@ -22,12 +22,11 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import whole_file
 from s2sft_fairseq.progress import bar
 from s2sft_fairseq.tokenization.folder import Tokenizer
+from s2sft_fairseq.tokenization.statistics import PieceStats
 from s2sft_fairseq.tokenization.symbols import write_symbol
 from s2sft_fairseq.tokenization.workers import Workers
 
 CHUNK_LINES = 1000
-FEW_UNKNOWN, MANY_UNKNOWN = 3, 0.05
-"""The number of unknown symbols, and their share of all symbols, above which a warning names them."""
 _SHOWN_MISTAKES = 10
 _LINE_END = re.compile(r"\r\n|[\r\n]")
 _SPACE = re.compile(r"\s")
@@ -80,56 +79,6 @@ class TextTokenizer:
         """Join the symbols of fields with the symbol that separates fields, including empty fields."""
         line = f" {self.tokenizer.dictionary.eos_word} ".join(fields)
         return line if all(fields) else " ".join(line.split())
-
-
-def unknown_warning(what: object, unknown: int, symbols: int, example: str) -> str:
-    """Return a warning if many symbols of a text are unknown, otherwise "".
-
-    Args:
-        what: names the text.
-        unknown: number of unknown symbols.
-        symbols: number of all symbols.
-        example: a text with unknown symbols.
-    """
-    if unknown < FEW_UNKNOWN or unknown <= MANY_UNKNOWN * symbols:
-        return ""
-    return f"{what}: {unknown:,} of {symbols:,} symbols are unknown to the vocabulary, such as in {example}"
-
-
-@dataclass
-class PieceStats:
-    """Statistics of a tokenized file."""
-
-    lengths: Counter[int] = field(default_factory=Counter)
-    """The number of lines by length in symbols."""
-    unknown: int = 0
-    """The number of unknown symbols."""
-    divided: int = 0
-    """The number of lines in which separators begin further fields."""
-    example: str = ""
-    """A text with an unknown symbol, and its symbols."""
-
-    def add(self, other: "PieceStats") -> None:
-        """Add the counts of another part of the file."""
-        self.lengths.update(other.lengths)
-        self.unknown += other.unknown
-        self.divided += other.divided
-        self.example = self.example or other.example
-
-    def __str__(self) -> str:
-        in_order = sorted(self.lengths.elements())
-        lines = len(in_order)
-        divided = f"; {self.divided:,} lines have separators, which begin further fields" if self.divided else ""
-        return (
-            f"{lines:,} lines; pieces a line: mean {sum(in_order) / lines:.1f}, "
-            f"95 % have at most {in_order[(95 * lines - 1) // 100]}, longest {in_order[-1]:,}; {self.unknown:,} unknown"
-            f"{divided}"
-        )
-
-    def warning(self, what: object) -> str:
-        """Return a warning if many symbols are unknown, otherwise ""."""
-        symbols = sum(length * lines for length, lines in self.lengths.items())
-        return unknown_warning(what, self.unknown, symbols, self.example)
 
 
 def tokenize_files(

@@ -46,7 +46,7 @@ COMPLETE = ("--path", "x.pt", "--tokenizer-dir", "./encoder", "--input", "in.txt
         ),
         ((*COMPLETE, "--source", "a"), "--source names fields of .jsonl and .parquet files, but --input is in.txt"),
         ((*COMPLETE, "--separator", ""), "--separator must be a text, but is empty"),
-        ((*COMPLETE, "--buffer-size", "0"), "--buffer-size must be from 1 to 2147483647, but is 0"),
+        ((*COMPLETE, "--buffer-size", "0"), "--buffer-size must be a whole number from 1 to 2147483647, but is 0"),
         (
             (*COMPLETE, "--num-shards", "2", "--shard-id", "2"),
             "--shard-id must be at least 0 and below --num-shards (2)",
