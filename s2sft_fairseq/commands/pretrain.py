@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from s2sft_fairseq.cli import call
-from s2sft_fairseq.hub import local_path, tokenizer_path
+from s2sft_fairseq.hub import is_hub_name, local_path, tokenizer_path
 from s2sft_fairseq.recipes.pretraining import (
     PRESETS,
     SYNTHETIC,
@@ -47,12 +47,8 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--pairs", type=Path, metavar="DIR", help="DeltaLM: with train.X-Y.X and so on")
     start = parser.add_mutually_exclusive_group(required=True)
-    start.add_argument(
-        "--encoder", type=local_path, metavar="DIR", help="to begin with, as it is published or converted"
-    )
-    start.add_argument(
-        "--tokenizer-dir", type=tokenizer_path, metavar="DIR", help="such as BERT's vocab.txt: random weights"
-    )
+    start.add_argument("--encoder", type=Path, metavar="DIR", help="to begin with, as it is published or converted")
+    start.add_argument("--tokenizer-dir", type=Path, metavar="DIR", help="such as BERT's vocab.txt: random weights")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--run", metavar="NAME", help="folder in it of this training (default: the preset)")
     parser.add_argument("--updates", type=int, metavar="N", help="(default: the paper's)")
@@ -62,6 +58,10 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(words[:place])
     if problems := find_problems(options):
         parser.error("; ".join(problems))
+    if options.encoder:
+        options.encoder = local_path(options.encoder)
+    if options.tokenizer_dir:
+        options.tokenizer_dir = tokenizer_path(options.tokenizer_dir)
     for name in ("text", "pairs", "encoder", "tokenizer_dir"):  # absolute, as the next run may be in another folder
         if path := getattr(options, name):
             setattr(options, name, path.resolve())
@@ -71,11 +71,16 @@ def main(arguments: Sequence[str]) -> None:
 def find_problems(options: argparse.Namespace) -> list[str]:
     """Return all errors in the options."""
     numbers = {"--updates": options.updates, "--device-tokens": options.device_tokens}
-    folders = {"--text": options.text, "--encoder": options.encoder, "--tokenizer-dir": options.tokenizer_dir}
-    folders["--pairs"] = options.pairs
+    folders = {"--text": options.text, "--pairs": options.pairs}
+    starts = {"--encoder": options.encoder, "--tokenizer-dir": options.tokenizer_dir}
     problems = [f"{name} must be at least 1, but is {n}" for name, n in numbers.items() if n is not None and n < 1]
     problems += [
         f"{name} must be a folder, but {at} is not one" for name, at in folders.items() if at and not at.is_dir()
+    ]
+    problems += [
+        f"{name} must be a folder, or a name on the hub, but {at} is neither"
+        for name, at in starts.items()
+        if at and not (at.is_dir() or is_hub_name(at))
     ]
     is_deltalm, is_synthetic = PRESETS[options.preset].task.startswith("deltalm"), options.preset in SYNTHETIC
     if is_deltalm and options.tokenizer_dir:

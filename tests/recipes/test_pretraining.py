@@ -227,10 +227,13 @@ def test_synthetic_pairs_for_deltalm(few_pairs, tmp_path):
 
 def test_mistakes(folder, tmp_path):
     (tmp_path / "empty").mkdir()
-    words = ("ernie-gen-base", "--text", "empty", "--encoder", "none", "--output", "out", "--updates", 0)
+    words = ("ernie-gen-base", "--text", "empty", "--encoder", "no/such/folder", "--output", "out", "--updates", 0)
     done = pretrain(tmp_path, *words)
     assert done.returncode == 2
-    assert "--updates must be at least 1, but is 0; --encoder must be a folder, but none is not one" in done.stderr
+    assert (
+        "--updates must be at least 1, but is 0; --encoder must be a folder, or a name on the hub, but no/such/folder is"
+        in done.stderr
+    )
     assert "--text must hold train.txt and valid.txt, but empty does not" in done.stderr
     done = pretrain(
         tmp_path, "unilmv2-base", "--text", "empty", "--encoder", "empty", "--pairs", "empty", "--output", "o"
