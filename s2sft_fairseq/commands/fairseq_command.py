@@ -30,7 +30,7 @@ _CRITERIONS = {  # the default criterion of each task of this package
     "deltalm_pretraining": "cross_entropy",
 }
 _READ_A_MODEL = ("validate", "generate", "interactive")
-_PATHS = {"--path": local_path, "--pretrained": local_path, "--tokenizer-dir": tokenizer_path}
+_PATHS = {"--path": local_path, "--tokenizer-dir": tokenizer_path}
 
 # Default options of a training: the names of each option, and the value to use if none of them is given. fairseq's own
 # defaults do not fit: another criterion, a learning rate of 0.25, no end of training. Packed sequences are not the rows

@@ -116,7 +116,6 @@ def test_a_table_of_all_distances(tmp_path):
 @pytest.mark.parametrize(
     "sizes",
     [
-        *({"encoder_layers": value} for value in (10**9, 10**18)),
         *({name: 10**12} for name in ("encoder_embed_dim", "encoder_ffn_embed_dim", "num_segments", "lm_head_dim")),
         {"encoder_layers": None, "encoder_ffn_embed_dim": 2**32},
         {"max_positions": 10**10},
@@ -136,6 +135,15 @@ def test_sizes_that_the_weights_do_not_explain(carrier, sizes, tmp_path):
     assert all(
         f"{name} {value!r}" in said for name, value in sizes.items() if name != "disentangled_attention" and value
     )
+
+
+@pytest.mark.parametrize("carrier", ["checkpoint", "model_folder", "pretrained"])
+@pytest.mark.parametrize("layers", [1_001, 10**9, 10**18])
+def test_too_many_layers(carrier, layers, tmp_path):
+    """Layers of any width take time."""
+    write_sizes(carrier, tmp_path, encoder_layers=layers)
+    with pytest.raises(UserError, match=f"encoder_layers.*1,000.*{layers:,}"):
+        READERS[carrier].read(tmp_path)
 
 
 @pytest.mark.parametrize("carrier", ["checkpoint", "model_folder", "pretrained"])
