@@ -230,10 +230,8 @@ def test_mistakes(folder, tmp_path):
     words = ("ernie-gen-base", "--text", "empty", "--encoder", "no/such/folder", "--output", "out", "--updates", 0)
     done = pretrain(tmp_path, *words)
     assert done.returncode == 2
-    assert (
-        "--updates must be at least 1, but is 0; --encoder must be a folder, or a name on the hub, but no/such/folder is"
-        in done.stderr
-    )
+    assert "--updates must be at least 1, but is 0; " in done.stderr
+    assert "--encoder must be a folder, or a name on the hub, but no/such/folder is neither" in done.stderr
     assert "--text must hold train.txt and valid.txt, but empty does not" in done.stderr
     done = pretrain(
         tmp_path, "unilmv2-base", "--text", "empty", "--encoder", "empty", "--pairs", "empty", "--output", "o"
