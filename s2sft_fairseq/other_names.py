@@ -6,7 +6,7 @@ from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.search_bounds import PYTHON
 
 SEARCH: Mapping[str, str] = {
-    "num_beams": "beam",
+    **dict.fromkeys(("num_beams", "beam_size"), "beam"),
     "num_return_sequences": "num_return",
     **dict.fromkeys(("max_new_tokens", "max_length", "max_target_length", "val_max_target_length"), "max_len"),
     **dict.fromkeys(("min_new_tokens", "min_length"), "min_len"),

@@ -24,7 +24,8 @@ def test_all_answers_are_names_of_this_package():
 @pytest.mark.parametrize(
     ("name", "ours"),
     [("num_beams", "beam"), ("max_new_tokens", "max_len"), ("max_length", "max_len"), ("do_sample", "sampling"),
-     ("num_return_sequences", "num_return"), ("no_repeat_ngram_size", "no_repeat_ngram")],
+     ("num_return_sequences", "num_return"), ("no_repeat_ngram_size", "no_repeat_ngram"), ("beam_size", "beam"),
+     ("nbest", "num_return"), ("lenpen", "length_penalty"), ("max_len_b", "max_len"), ("sampling_topk", "top_k")],
 )  # fmt: skip
 def test_search_arguments(name, ours):
     with pytest.raises(UserError, match=rf"{name} is no argument of the search \({ours} is its name here\)"):

@@ -3,11 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig
 
 from s2sft_fairseq import other_names
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.search_bounds import PYTHON, SEARCH
+
+
+_OF_OPTIONS = {option: name for name, option in PYTHON.items()}
+"""The argument for each option of ``s2sft generate``."""
 
 
 def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], problems: Sequence[str] = ()) -> None:
@@ -22,7 +27,7 @@ def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], 
     Raises:
         UserError: naming every argument that is unknown, of a wrong type or out of range.
     """
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: plain(value) for name, value in given.items() if value is not None}
     if problems := [*_problems(cfg, given), *problems]:
         raise UserError.of(problems)
     for option, value in {**search, **{PYTHON[name]: value for name, value in given.items()}}.items():
@@ -30,6 +35,11 @@ def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], 
         if option not in part:
             raise UserError(f"the search of the model folder names {option}, which is no option of this model")
         part[option] = value
+
+
+def plain(value: Any) -> Any:
+    """Return a number or text of NumPy as the same one of Python; any other value stays as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def values(cfg: DictConfig) -> dict[str, Any]:
@@ -53,7 +63,7 @@ def named(error: UserError) -> UserError:
 def _problems(cfg: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
     for name, value in given.items():
         if name not in PYTHON:
-            ours = other_names.hint(name, other_names.SEARCH)
+            ours = other_names.hint(name, {**_OF_OPTIONS, **other_names.SEARCH})
             yield f"{name} is no argument of the search{ours}: {', '.join(PYTHON)}"
         elif PYTHON[name] not in cfg.generation and PYTHON[name] not in cfg.task:
             yield f"{name} is not supported by this kind of model"

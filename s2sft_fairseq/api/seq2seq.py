@@ -16,7 +16,7 @@ from s2sft_fairseq.api.by_path import LoadedByPath
 from s2sft_fairseq.api.loading import Loaded, load
 from s2sft_fairseq.api.passes import EncoderDecoderPass, EncoderPass
 from s2sft_fairseq.api.results import Attention, Hypothesis, Score
-from s2sft_fairseq.api.search_arguments import apply, named, values
+from s2sft_fairseq.api.search_arguments import apply, named, plain, values
 from s2sft_fairseq.api.streaming import stream
 from s2sft_fairseq.api.texts import Text, fields_of, is_one, listed
 from s2sft_fairseq.data.text_files import FIELD_SEPARATOR, split_fields
@@ -144,12 +144,15 @@ class Seq2Seq(LoadedByPath):
         Raises:
             UserError: naming every argument that is wrong.
         """
+        seed, batch_size = plain(seed), plain(batch_size)
         problems = [*_seed_problems(seed), *_batch_size_problems(batch_size), *self._language_problems(target_lang)]
         task, cfg = self._configured(options, problems)
         cfg.task.seed = seed
         cfg.dataset.batch_size = None if batch_size == "auto" else batch_size
         form = task.form if target_lang is None else task.form_for(target_lang)
         ids = self._ids(self._listed(sources), "sources")
+        if numbers is not None and (what := _numbers_problem(numbers, len(ids))):
+            raise UserError(what)
         loaded = self._loaded
         generator = self._generator(task, cfg)
         with self._lock:
@@ -210,6 +213,7 @@ class Seq2Seq(LoadedByPath):
         self._require_pytorch()
         if self._is_encoder_decoder:
             raise UserError("stream is for encoder-only models, but this is an encoder-decoder: use generate")
+        seed = plain(seed)
         problems = _seed_problems(seed)
         for name in ("beam", "num_return"):
             if options.get(name) not in (None, 1):
@@ -413,3 +417,12 @@ def _batch_size_problems(size: Any) -> list[str]:
     if size == "auto" or (type(size) is int and 1 <= size <= MOST):
         return []
     return [f"batch_size must be a whole number from 1 to {MOST} or 'auto', but is {size!r:.60}"]
+
+
+def _numbers_problem(numbers: Any, sources: int) -> str | None:
+    """Return what is wrong with the numbers of sources, None if nothing is."""
+    listed_numbers = list(numbers) if isinstance(numbers, Sequence | np.ndarray) else []
+    is_right = [type(plain(number)) is int and 0 <= number < 2**63 for number in listed_numbers]
+    if len(is_right) == sources and all(is_right):
+        return None
+    return f"numbers must be a whole number of at least 0 for each of {sources} sources, but is {numbers!r:.60}"

@@ -28,6 +28,7 @@ from s2sft_fairseq.evaluation.settings import (
 SQUAD_METRICS = {"squad_v1", "squad_v2"}
 LABEL_METRICS = {"accuracy", "f1", "matthews", "correlation"}
 DEFAULT_RESAMPLES = 1000  # with --baseline-hyp
+MOST_RESAMPLES = 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -107,6 +108,8 @@ def _problems(options: argparse.Namespace, settings: Settings) -> Iterator[str]:
             yield f"{option} must be at least 0, but is {value}"
     if not 0 <= settings.duplicate_rate <= 1:
         yield f"--duplicate-rate must be between 0 and 1, but is {settings.duplicate_rate}"
+    if (options.bootstrap or 0) > MOST_RESAMPLES:
+        yield f"--bootstrap must be at most {MOST_RESAMPLES}, but is {options.bootstrap}"
     if options.baseline_hyp and options.bootstrap == 0:
         yield "--baseline-hyp needs resamples, but --bootstrap is 0"
 

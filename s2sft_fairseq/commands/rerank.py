@@ -6,6 +6,7 @@ s2sft rerank --input search.jsonl --length-penalty gnmt --lenpen 0.9 --output te
 
 import argparse
 import json
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from s2sft_fairseq.data.text_files import check_text, is_json_lines, write_lines
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.inference.reranking import PENALTIES, Ranking, read_record
 
+logger = logging.getLogger(__name__)
 _LINE_END = re.compile(r"\r\n|[\r\n]")
 
 
@@ -33,13 +35,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _lines(options: argparse.Namespace, ranking: Ranking) -> Iterator[str]:
-    """Yield the best text of each line, or the object with the best hypotheses."""
+    """Yield the best text of each line, or the object with the best hypotheses.
+
+    Raises:
+        UserError: a line is wrong, or no hypothesis at all has ``--min-len`` tokens.
+    """
+    recorded = short = 0
     for record in read_record(options.input):
         ranked = ranking.rank(record["hypotheses"])
+        recorded += bool(record["hypotheses"])
+        short += bool(record["hypotheses"]) and not ranked
         if is_json_lines(options.output):
             yield json.dumps({**record, "hypotheses": ranked[: options.nbest]}, ensure_ascii=False)
         else:
             yield _LINE_END.sub(" ", ranked[0]["text"]) if ranked else ""
+    what = f"{short:,} of {recorded:,} recorded searches have no hypothesis of --min-len {options.min_len} tokens"
+    if short and short == recorded:
+        raise UserError(f"{what}: nothing is left to rank")
+    if short:
+        logger.warning(f"{what}: nothing is written for them")
 
 
 def _problems(options: argparse.Namespace) -> Iterator[str]:
@@ -49,6 +63,8 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
         yield f"--input must be a file, but {options.input} is not one"
     if options.output.exists() and not options.overwrite:
         yield f"--output {options.output} exists already: give another name, or --overwrite"
+    if options.output.resolve() == options.input.resolve():
+        yield f"--output must be another file than --input, but both are {options.output}"
     if options.output.suffix == ".gz":
         yield f"--output is not compressed and must not end in .gz, but is {options.output}"
     if options.nbest < 1:

@@ -23,6 +23,7 @@ from s2sft_fairseq.data.bounded_files import (
     MARK_PROBLEM,
     READING_ERRORS,
     open_bytes,
+    parse_json,
     reading_problem,
     too_long,
 )
@@ -118,6 +119,8 @@ def _inspect(
     with open_bytes(path) as file:
         while block := file.read(BLOCK):
             block = block if block.endswith(b"\n") else block + file.readline()
+            if not (lines or is_json_lines(path)) and _is_object(block.partition(b"\n")[0]):
+                logger.warning(f"{path} is read as plain text, but its first line is a JSON object: name it .jsonl")
             if not lines and block.startswith(b"\xef\xbb\xbf"):
                 problems.append(f"{path}: {MARK_PROBLEM}")
             for number, mistake in _mistakes(block, allow_crlf):
@@ -146,6 +149,14 @@ def _mistakes(block: bytes, allow_crlf: bool) -> Iterator[tuple[int, str]]:
             yield number, "hold NUL characters (is the file UTF-16?)"
         if not _is_utf8(text):
             yield number, "are not valid UTF-8"
+
+
+def _is_object(line: bytes) -> bool:
+    """Return whether a line of plain text is a JSON object."""
+    try:
+        return line.startswith(b"{") and isinstance(parse_json(line.decode()), dict)
+    except ValueError:
+        return False
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -178,13 +189,14 @@ def plain_name(path: Path) -> str:
     return path.stem if path.suffix == ".gz" else path.name
 
 
-JSON_SUFFIXES = (".jsonl", ".json")
-"""The ends of the names of files with a JSON object on each line; the s2s-ft program names them ``.json``."""
+JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
+"""The ends of the names of files with a JSON object on each line, in lower case; the s2s-ft program names them
+``.json``."""
 
 
 def is_json_lines(path: Path) -> bool:
     """Return whether a file has JSON objects, one per line, judging by its name."""
-    return plain_name(path).endswith(JSON_SUFFIXES)
+    return plain_name(path).lower().endswith(JSON_SUFFIXES)
 
 
 def is_parquet(path: Path) -> bool:

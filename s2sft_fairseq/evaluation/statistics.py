@@ -20,8 +20,8 @@ import numpy as np
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.progress import bar
 
-SHOWN_AS_ZERO = 0.005
-"""Scores in percent below this are printed as 0.00."""
+ABOUT_ZERO = 5.0
+"""Scores in percent below this say nothing about equal texts: BLEU of two words, smoothed, is about 0.1, not 0."""
 
 
 class Statistics(ABC):
@@ -35,8 +35,8 @@ class Statistics(ABC):
         """Return the scores, in percent, over the examples with the numbers `chosen` [n]."""
 
     def zeros(self, chosen: np.ndarray) -> dict[str, np.ndarray]:
-        """Return, for each score, the numbers of the chosen examples that score 0.00: all of them, or none."""
-        return {name: chosen if score < SHOWN_AS_ZERO else chosen[:0] for name, score in self.over(chosen).items()}
+        """Return, for each score, the numbers of the chosen examples that score about 0: all of them, or none."""
+        return {name: chosen if score < ABOUT_ZERO else chosen[:0] for name, score in self.over(chosen).items()}
 
 
 class Means(Statistics):

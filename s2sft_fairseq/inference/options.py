@@ -25,6 +25,9 @@ CUDA_GRAPHS = ("auto", "on", "off")
 CHANGES_SHAPES = ("draft_placeholders", "draft_source", "draft_blocks", "decode_blocks")
 """Options whose steps have other shapes each time; at most one can be given."""
 
+OF_BLOCKS = ("confidence", "max_passes", "revise")
+"""Options that only ``--decode-blocks`` reads."""
+
 # fairseq's generation options that are not supported, with the value that disables them.
 UNSUPPORTED = {
     "match_source_len": False,
@@ -37,6 +40,15 @@ UNSUPPORTED = {
     "print_step": False,
     "lm_path": None,
     "retain_dropout": False,
+    "retain_dropout_modules": None,
+    "eos_token": None,
+    "iter_decode_eos_penalty": 0.0,
+    "iter_decode_max_iter": 10,
+    "iter_decode_force_max_iter": False,
+    "iter_decode_with_beam": 1,
+    "iter_decode_with_external_reranker": False,
+    "retain_iter_history": False,
+    "decoding_format": None,
 }
 
 
@@ -312,6 +324,10 @@ def _draft_problems(args: Any, task: Any, form: SequenceForm) -> list[str]:
             for option in drafts
             if option != "--draft-source"
         ]
+    if not task.decode_blocks:
+        usual = UnilmSearchConfig()
+        changed = [name for name in OF_BLOCKS if getattr(task, name) != getattr(usual, name)]
+        found += [f"{as_option(name)} needs --decode-blocks" for name in changed]
     if task.decode_blocks and task.keep_unfinished:
         found.append("--decode-blocks and --keep-unfinished exclude each other: blocks end with eos")
     return found

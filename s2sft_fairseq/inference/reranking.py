@@ -17,6 +17,9 @@ from s2sft_fairseq.search_bounds import LENGTH_PENALTIES, MOST, SEARCH
 
 PENALTIES = (*LENGTH_PENALTIES, "sum", "distance")
 
+LEAST_LOG_PROB = -1e9
+"""Far below the log-probability of any token."""
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -92,7 +95,7 @@ def _problem(record: Any) -> str | None:
         tokens, scores = hypothesis.get("tokens"), hypothesis.get("positional_scores")
         if not isinstance(tokens, list) or not isinstance(scores, list) or len(tokens) != len(scores):
             return "a hypothesis lacks tokens or the score of each"
-        numbers = all(isinstance(score, int | float) and score <= 0 for score in scores)
+        numbers = all(type(score) in (int, float) and LEAST_LOG_PROB <= score <= 0 for score in scores)
         if not numbers or not all(isinstance(token, str) for token in tokens):
             return "a hypothesis has a score that is not a log-probability, or a token that is not a text"
     return None

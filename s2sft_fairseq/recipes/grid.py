@@ -24,6 +24,7 @@ PAPER = "paper"
 SCORES = ("BLEU-4", "BLEU", "MCC", "Pearson", "accuracy", "F1", "ROUGE-L", "BLEU-1")
 """The score that chooses is the first of these that a benchmark has, the one that its papers compare."""
 _VALUE = re.compile(r"[A-Za-z0-9][\w.+-]*")  # it becomes a part of the name of a folder
+MOST_RUNS = 1000
 Scores = Mapping[str, float]
 
 
@@ -77,8 +78,8 @@ def read_request(words: Sequence[str]) -> tuple[Request | None, list[str]]:
         if options.grid_score is not None:
             raise UserError("--grid-score needs --grid or --runs")
         return None, rest
-    if options.runs is not None and options.runs < 1:
-        raise UserError(f"--runs must be at least 1, but is {options.runs}")
+    if options.runs is not None and not 1 <= options.runs <= MOST_RUNS:
+        raise UserError(f"--runs must be from 1 to {MOST_RUNS}, but is {options.runs}")
     return Request(options.grid or [], options.runs or 1, options.grid_score), rest
 
 

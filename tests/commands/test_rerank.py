@@ -53,3 +53,23 @@ def test_mistakes(tmp_path):
     for option in ("--input must be a file", "--output must not end in .gz", "--nbest must be at least 1"):
         assert option in done.stderr
     assert (tmp_path / "out").read_text() == "x\n"
+
+
+def test_the_record_is_not_replaced(tmp_path):
+    record = tmp_path / "search.jsonl"
+    record.write_text(f"{json.dumps(LINES[0])}\n")
+    before = record.read_text()
+    done = call(tmp_path, "rerank", "--input", "search.jsonl", "--output", "./search.jsonl", "--overwrite")
+    assert done.returncode == 2 and "--output must be another file than --input" in done.stderr
+    assert record.read_text() == before
+
+
+def test_no_hypothesis_is_long_enough(tmp_path):
+    (tmp_path / "search.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LINES))
+    words = ("rerank", "--input", "search.jsonl", "--output", "out", "--min-len")
+    done = call(tmp_path, *words, 3)
+    assert done.returncode == 0 and (tmp_path / "out").read_text() == "a b c\n\n\n"
+    assert "1 of 2 recorded searches have no hypothesis of --min-len 3 tokens" in done.stdout + done.stderr
+    done = call(tmp_path, *words, 4, "--overwrite")
+    assert done.returncode == 2 and "2 of 2 recorded searches have no hypothesis of --min-len 4" in done.stderr
+    assert (tmp_path / "out").read_text() == "a b c\n\n\n"

@@ -261,7 +261,7 @@ def test_names_without_gz():
     assert {name: plain_name(Path(name)) for name in names} == names
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.ndjson", "a.JSON", "a.JSONL"])
 def test_json_lines_are_no_plain_text(tmp_path, name):
     """A reader of plain text would take each object for a text."""
     path = tmp_path / name
@@ -271,3 +271,10 @@ def test_json_lines_are_no_plain_text(tmp_path, name):
         check_text(path)
     assert check_text(path, allow_json=True).lines == 1
     assert not is_json_lines(Path("json")) and not is_json_lines(Path("a.json.txt"))
+
+
+@pytest.mark.parametrize(("line", "warns"), [('{"src": "a"}', True), ("{} a", False), ("{a}", False), ('["a"]', False)])
+def test_json_lines_under_another_name_are_warned_of(tmp_path, caplog, line, warns):
+    (tmp_path / "a.txt").write_text(f"{line}\nb\n")
+    assert check_text(tmp_path / "a.txt").lines == 2
+    assert (f"{tmp_path}/a.txt is read as plain text, but its first line is a JSON object" in caplog.text) == warns

@@ -362,12 +362,28 @@ def test_long_texts(model, caplog):
         ({"seed": -1}, ["seed must be a whole number of at least 0, but is -1"]),
         ({"seed": "x"}, ["seed must be a whole number of at least 0, but is 'x'"]),
         ({"target_lang": "de"}, ["target_lang must be a language of the model (it has none)", "de"]),
+        ({"numbers": []}, ["numbers must be a whole number of at least 0 for each of 1 sources, but is []"]),
+        ({"numbers": [-1]}, ["numbers must be"]),
+        ({"numbers": [0.5]}, ["numbers must be"]),
+        ({"numbers": [2**63]}, ["numbers must be"]),
+        ({"numbers": 5}, ["numbers must be", "but is 5"]),
+        ({"max_passes": 2, "confidence": 0.5}, ["max_passes needs decode_blocks", "confidence needs decode_blocks"]),
+        ({"revise": 0.1, "beam": 1}, ["revise needs decode_blocks"]),
     ],
 )
 def test_wrong_arguments(model, options, named):
     with pytest.raises(UserError) as raised:
         model.generate("a", **options)
     assert all(each in str(raised.value) for each in named), str(raised.value)
+
+
+def test_numbers_of_numpy(model):
+    """A value from an array is the number that it holds."""
+    plain = model.generate("a b c", beam=2, length_penalty=0.5, sampling=True, seed=3, batch_size=1)
+    options = {"beam": np.int64(2), "length_penalty": np.float64(0.5), "sampling": np.True_, "seed": np.int32(3)}
+    assert model.generate("a b c", **options, batch_size=np.int64(1), numbers=np.array([0])) == plain
+    with pytest.raises(UserError, match="beam must be a whole number .*, but is 2.0"):
+        model.generate("a", beam=np.float32(2))
 
 
 def test_wrong_sources(model):

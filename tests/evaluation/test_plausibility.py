@@ -41,7 +41,7 @@ def test_equal_texts_of_other_scripts(scored, text, advice):
     assert set(scores.values()) == {0.0}
     (dropped, zero) = warnings
     assert "100 % of the letters" in dropped or "% of the letters" in dropped
-    assert "1 of 2 hypotheses equal a reference, but score 0 in ROUGE-1, ROUGE-2" in zero and "line 1" in zero
+    assert "1 of 2 hypotheses equal a reference, but score about 0 in ROUGE-1, ROUGE-2" in zero and "line 1" in zero
     for warning in warnings:
         assert " ".join(advice) in warning
     scores, warnings, _ = scored([text], [text], *advice)
@@ -66,6 +66,14 @@ def test_other_metrics(scored, task, options, advice):
     assert "equal a reference" in warnings[-1] and " ".join(advice) in warnings[-1]
     scores, warnings, _ = scored([CHINESE], [CHINESE], *options, *advice, task=task)
     assert list(scores.values()) == pytest.approx([100.0]) and warnings == []
+
+
+def test_a_score_of_nearly_0(scored):
+    """BLEU of two Thai words is smoothed to 0.10, which says as little as 0."""
+    text, options = f"{THAI} {THAI}", ("--no-group-by-source", "--metrics", "coco_bleu")
+    scores, warnings, _ = scored([text], [text], *options, task="qg")
+    assert 0 < scores["BLEU-4"] < 1
+    assert "equal a reference, but score about 0 in BLEU-4" in warnings[-1] and "--characters" in warnings[-1]
 
 
 @pytest.mark.parametrize("task", ["rouge", "bleu", "coqa", "sst-2"])
@@ -97,7 +105,7 @@ def test_short_and_empty_texts(scored):
     scores, warnings, _ = scored(["yes", ""], ["yes", "no"])
     assert scores["ROUGE-1"] == 50 and scores["ROUGE-2"] == 0
     assert "1 of 2 hypotheses are empty, first the one of line 2" in warnings[0]
-    assert "score 0 in ROUGE-2" in warnings[1] and "too few words" in warnings[1]
+    assert "score about 0 in ROUGE-2" in warnings[1] and "too few words" in warnings[1]
     assert scored(["a b c d"], ["a b c e"])[1] == []
 
 

@@ -99,6 +99,10 @@ def test_mistakes(ranking, options):
         ('{"hypotheses": [{"text": "a", "tokens": ["a"], "positional_scores": []}]}', "lacks tokens or the score"),
         ('{"hypotheses": [{"text": "a", "tokens": ["a"], "positional_scores": [NaN]}]}', "not a log-probability"),
         ('{"hypotheses": [{"text": "a", "tokens": ["a"], "positional_scores": [1.0]}]}', "not a log-probability"),
+        ('{"hypotheses": [{"text": "a", "tokens": ["a"], "positional_scores": [-Infinity]}]}', "not a log-probability"),
+        ('{"hypotheses": [{"text": "a", "tokens": ["a"], "positional_scores": [-1e308]}]}', "not a log-probability"),
+        ('{"hypotheses": [{"text": "a", "tokens": ["a"], "positional_scores": [-1e400]}]}', "not a log-probability"),
+        ('{"hypotheses": [{"text": "a", "tokens": ["a"], "positional_scores": [false]}]}', "not a log-probability"),
         ('{"hypotheses": [{"text": "a", "tokens": [3], "positional_scores": [-1.0]}]}', "a token that is not a text"),
     ],
 )  # fmt: skip

@@ -23,7 +23,11 @@ def test_the_options_of_a_grid_are_taken_out():
     assert rest == ["--raw", "r", "--scoring", "--lowercase"]
     assert read_request(rest) == (None, rest)
     assert read_request(["--runs", "2", "--grid-score", "F1"])[0] == Request([], 2, "F1")
-    for words, problem in ((["--runs", "0"], "--runs must be at least 1"), (["--grid-score", "F1"], "needs --grid")):
+    for words, problem in (
+        (["--runs", "0"], "--runs must be from 1 to 1000, but is 0"),
+        (["--runs", "1000000000"], "--runs must be from 1 to 1000"),
+        (["--grid-score", "F1"], "needs --grid"),
+    ):
         with pytest.raises(UserError, match=problem):
             read_request(words)
 
