@@ -10,7 +10,6 @@ from s2sft_fairseq import other_names
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.search_bounds import PYTHON, SEARCH
 
-
 _OF_OPTIONS = {option: name for name, option in PYTHON.items()}
 """The argument for each option of ``s2sft generate``."""
 

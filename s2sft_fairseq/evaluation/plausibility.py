@@ -89,8 +89,9 @@ def zero_warnings(
         numbers = np.unique(np.concatenate([zeros[name] for name in names]))
         example = examples[numbers[0]]
         yield (
-            f"{len(numbers):,} of {len(examples):,} hypotheses equal a reference, but score about 0 in {', '.join(names)}, "
-            f"first line {numbers[0] + 1} ({example.references[0]!r:.60}): {_advice(metric, example, settings)}"
+            f"{len(numbers):,} of {len(examples):,} hypotheses equal a reference, but score about 0 in "
+            f"{', '.join(names)}, first line {numbers[0] + 1} ({example.references[0]!r:.60}): "
+            f"{_advice(metric, example, settings)}"
         )
 
 

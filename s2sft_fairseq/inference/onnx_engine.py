@@ -54,7 +54,7 @@ def open_onnx(folder: Path) -> "OnnxEngine":
         return OnnxEngine(OnnxEncoderDecoder(encoder, step, sizes))
     graph = session(ENGINES[NAME])
     graphs.check_encoder_only(graph)
-    return OnnxEngine(OnnxModel(graph, sizes["encoder_embed_dim"]))
+    return OnnxEngine(OnnxModel(graph, sizes["encoder_embed_dim"], sizes["max_positions"]))
 
 
 class OnnxEngine:
@@ -83,10 +83,10 @@ class OnnxEngine:
 class OnnxModel(nn.Module):
     """Reads sources and does decoding steps in a search, in place of `UnilmModel`."""
 
-    def __init__(self, session: Any, width: int) -> None:
-        """Take a session of onnxruntime, and the width of the layers."""
+    def __init__(self, session: Any, width: int, max_positions: int) -> None:
+        """Take a session of onnxruntime, the width of the layers and the number of positions."""
         super().__init__()
-        self.session = session
+        self.session, self.max_positions = session, max_positions
         shapes = {each.name: each.shape for each in session.get_inputs()}
         self.inputs = set(shapes)
         self.num_layers = sum(name.startswith("keys_") for name in shapes)
@@ -153,7 +153,7 @@ class OnnxModel(nn.Module):
     def step(self, state: IncrementalState, tokens: Tensor, segments: Tensor, layout: StepLayout) -> Tensor:
         """Score the vocabulary at the newest tokens, and keep their keys and values; see `UnilmModel.step`."""
         state.make_room(layout)
-        positions = state.lengths.unsqueeze(1) + layout.offsets
+        positions = layout.positions(state.lengths, self.max_positions)
         count, new = tokens.shape
         slots = [tensor for layer in state.layers for tensor in (layer.key, layer.value)]
         logits, new_slots = self._run(

@@ -314,7 +314,7 @@ class UnilmModel(BaseFairseqModel):
             Logits, as :meth:`step` returns them.
         """
         # Position ids continue from the length of the sentence's own source, without padding.
-        positions = state.lengths.unsqueeze(1) + layout.offsets
+        positions = layout.positions(state.lengths, self.cfg.max_positions)
         state.positions[:, slots] = positions
         x = self.embeddings(tokens, positions, segments.expand_as(tokens))
         seen = state.seen_by(layout, slots, end)

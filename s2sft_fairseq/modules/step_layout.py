@@ -28,6 +28,18 @@ class StepLayout(NamedTuple):
     wanted: Tensor | None = None
     """At which of these the vocabulary is scored (N, P); None: all."""
 
+    def positions(self, lengths: Tensor, limit: int) -> Tensor:
+        """Return the position ids of the tokens (N, A).
+
+        Drafts may go beyond the last position of the model. No hypothesis keeps these, and no other token sees them, so
+        they take the last one.
+
+        Args:
+            lengths: the number of tokens of each source and hypothesis so far (N,).
+            limit: the number of positions of the model.
+        """
+        return (lengths.unsqueeze(1) + self.offsets).clamp(max=limit - 1)
+
 
 @lru_cache(maxsize=64)
 def next_token_layout(hypotheses: int, new: int, *, placeholder: bool, device: torch.device) -> StepLayout:

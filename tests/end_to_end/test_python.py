@@ -382,7 +382,7 @@ def test_numbers_of_numpy(model):
     plain = model.generate("a b c", beam=2, length_penalty=0.5, sampling=True, seed=3, batch_size=1)
     options = {"beam": np.int64(2), "length_penalty": np.float64(0.5), "sampling": np.True_, "seed": np.int32(3)}
     assert model.generate("a b c", **options, batch_size=np.int64(1), numbers=np.array([0])) == plain
-    with pytest.raises(UserError, match="beam must be a whole number .*, but is 2.0"):
+    with pytest.raises(UserError, match=r"beam must be a whole number .*, but is 2\.0"):
         model.generate("a", beam=np.float32(2))
 
 

@@ -32,7 +32,7 @@ def graphs(tmp_path_factory):
             model = tiny_model(1, **ENCODERS[kind])
             write_graph(model, folder / f"{kind}.onnx")
             session = onnxruntime.InferenceSession(folder / f"{kind}.onnx", providers=["CPUExecutionProvider"])
-            made[kind] = model, OnnxModel(session, model.cfg.encoder_embed_dim)
+            made[kind] = model, OnnxModel(session, model.cfg.encoder_embed_dim, model.cfg.max_positions)
         return made[kind]
 
     return get

@@ -99,6 +99,15 @@ def test_the_same_hypotheses(sources, method, kind, encoder):
     )
 
 
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_beyond_the_last_position(sources, kind):
+    """A model whose positions are just enough for the longest source and hypothesis has none for drafts after them."""
+    models = [eager_model(5, max_positions=max(LENGTHS) + 2 + GREEDY.max_len_b + 1, eos=-9.0)]
+    plain = search(models, GREEDY, sources)
+    assert_equal(search(models, replace(GREEDY, **kind), sources), plain)
+    assert max(len(best["tokens"]) for best, *_ in plain) == GREEDY.max_len_b + 1
+
+
 OPTIONS = {
     "at least 4 tokens": {"min_len": 4},
     "no least length": {"min_len": 0},
