@@ -61,14 +61,14 @@ def check_sizes(file: str | os.PathLike[str], sizes: Mapping[str, Any], where: s
     Raises:
         UserError: if it has more, naming the sizes; or if it has too many layers.
     """
-    size = os.path.getsize(file)
-    if _least_parameters(sizes) > max(size, _SMALL):
-        given = ", ".join(f"{name} {shown(sizes[name])}" for name in _SIZES if sizes.get(name))
-        raise UserError(f"{where} must have sizes of a model that fits into {file} ({size:,} bytes), but has {given}")
     for name in ("encoder_layers", "decoder_layers"):
         layers = sizes.get(name)
         if type(layers) is int and layers > _MOST_LAYERS:
             raise UserError(f"{where}: {name} must be at most {_MOST_LAYERS:,}, but is {layers:,}")
+    size = os.path.getsize(file)
+    if _least_parameters(sizes) > max(size, _SMALL):
+        given = ", ".join(f"{name} {shown(sizes[name])}" for name in _SIZES if sizes.get(name))
+        raise UserError(f"{where} must have sizes of a model that fits into {file} ({size:,} bytes), but has {given}")
 
 
 def _least_parameters(sizes: Mapping[str, Any]) -> int:

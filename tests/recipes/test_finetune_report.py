@@ -89,7 +89,7 @@ def test_warnings_are_printed(stages, tmp_path, capsys):
     [
         ({"_name_or_path": "bert-base-uncased"}, "bert-base-uncased"),
         ({"_name_or_path": "owner/name"}, "owner/name"),
-        ({"_name_or_path": "/home/x/y/minilm"}, "minilm"),
+        ({"_name_or_path": "/models/x/y/minilm"}, "minilm"),
         ({"_name_or_path": ""}, "model"),
         ({"_name_or_path": 7}, "model"),
         ({"_name_or_path": "/"}, "model"),
