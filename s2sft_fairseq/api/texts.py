@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from s2sft_fairseq.corpora.frames import column_names, rows_of
-from s2sft_fairseq.data.source_names import fields_by_name, fields_in_order
+from s2sft_fairseq.data.source_names import fields_by_name, fields_in_order, with_names
 from s2sft_fairseq.errors import UserError
 
 Text = str | Mapping[str, str] | Sequence[str]
@@ -89,6 +89,7 @@ def _parts(text: Any, names: Sequence[str], *, divided: bool) -> list[Any]:
     Raises:
         ValueError: they are not the fields of the model.
     """
+    text = with_names(text)
     if isinstance(text, Mapping):
         return fields_by_name(text, names) if text else []
     return fields_in_order(text, names, divided=divided) if isinstance(text, Iterable) else []

@@ -46,6 +46,16 @@ def order_problem(keys: Sequence[str], names: Sequence[str]) -> str | None:
     return None
 
 
+def with_names(fields: Any) -> Any:
+    """Return a named tuple, or a row of a DataFrame or a database, as a dict; any other value stays as it is."""
+    if hasattr(fields, "_asdict"):
+        return fields._asdict()
+    keys = list(fields.keys()) if callable(getattr(fields, "keys", None)) else []
+    is_row = not isinstance(fields, Mapping) and isinstance(fields, Iterable)
+    has_names = bool(keys) and all(isinstance(key, str) for key in keys)
+    return dict(zip(keys, fields, strict=True)) if is_row and has_names else fields
+
+
 def fields_by_name(fields: Mapping[Any, Any], names: Sequence[str]) -> list[Any]:
     """Return the values of an object in the order of the model.
 

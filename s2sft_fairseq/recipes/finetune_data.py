@@ -13,6 +13,7 @@ from s2sft_fairseq.corpora.pairs import Fields, record_problem
 from s2sft_fairseq.corpora.reading import MOST_KNOWN
 from s2sft_fairseq.corpora.tables import NAMING
 from s2sft_fairseq.data.bounded_files import open_bytes
+from s2sft_fairseq.data.source_names import with_names
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError, first_of
 from s2sft_fairseq.files import LOCK
@@ -134,6 +135,7 @@ def _lines(name: str, examples: Iterable[Any], fields: Fields, skip_malformed: b
 
 def _record(example: Any, fields: Fields) -> Mapping[str, Any] | None:
     """Return an example of a program as a dict; None if it is no pair and no dict."""
+    example = with_names(example)
     if isinstance(example, Mapping):
         return example
     if isinstance(example, str | bytes) or len(fields.source) != 1:

@@ -1,5 +1,8 @@
 """Values that are one text, and values that are several."""
 
+import sqlite3
+from typing import NamedTuple
+
 import pytest
 
 from s2sft_fairseq.api.texts import fields_of, is_one, listed
@@ -35,6 +38,23 @@ def test_dicts_are_taken_by_their_names():
         assert is_one(fields) and fields_of([fields, ("c", "d")], "sources", names) == [["a", "b"], ["c", "d"]]
     assert fields_of(["a [SEP] b"], "sources", names) == [["a [SEP] b"]]
     assert fields_of([{"article": "a"}, "b", ["c", "d"]], "sources", ("article",)) == [["a"], ["b"], ["c", "d"]]
+
+
+class Row(NamedTuple):
+    answer: str
+    passage: str
+
+
+def test_rows_are_taken_by_their_names():
+    """A named tuple, a row of a data base and a row of a DataFrame have names as a dict has."""
+    base = sqlite3.connect(":memory:")
+    base.row_factory = sqlite3.Row
+    (row,) = base.execute("select 'b' as answer, 'a' as passage")
+    frame = pytest.importorskip("pandas").DataFrame({"answer": ["b"], "passage": ["a"]})
+    for fields in (Row("b", "a"), row, frame.iloc[0], next(frame.itertuples(index=False))):
+        assert fields_of([fields], "sources", ("passage", "answer")) == [["a", "b"]]
+        with pytest.raises(UserError, match="has answer"):
+            fields_of([fields], "sources", ("passage", "question"))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Pairs of a Python program as files."""
 
 import json
+from typing import NamedTuple
 
 import pytest
 
@@ -26,6 +27,21 @@ def test_examples(tmp_path, examples):
     assert path == tmp_path / "train.jsonl"
     found = [json.loads(line) for line in path.read_text().splitlines()]
     assert found == [{"src": source, "tgt": target} for source, target in PAIRS]
+
+
+class Row(NamedTuple):
+    tgt: str
+    src: str
+
+
+def test_rows_are_taken_by_their_names(tmp_path):
+    """A named tuple and a row of a DataFrame have names as a dict has, whatever their order is."""
+    frame = pytest.importorskip("pandas").DataFrame({"tgt": ["b"], "src": ["a"]})
+    rows = [Row("b", "a"), frame.iloc[0], next(frame.itertuples(index=False))]
+    (path,) = to_files({"train": rows}, tmp_path, USUAL)["train"]
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"src": "a", "tgt": "b"}] * 3
+    with pytest.raises(UserError, match=r"train\[0\] .*article"):
+        to_files({"train": rows}, tmp_path, Fields(("article",), "tgt"))
 
 
 def test_files(tmp_path):
