@@ -141,6 +141,8 @@ def _problem(name: str, revision: str | None, error: Exception, silent: bool) ->
         return f"{tried}; {endpoint} gives it only to those who accepted its terms: accept them there, and set HF_TOKEN"
     if isinstance(error, errors.RepositoryNotFoundError):
         return f"{tried}, and {endpoint} has no public model of this name: check its spelling, or set HF_TOKEN"
+    if isinstance(error, errors.HFValidationError):
+        return f"{tried}, and no name of a model on {endpoint}: {error}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{tried}; {endpoint} has the model, but no revision {revision}"
     reason = str(error).partition("\n")[0]

@@ -105,6 +105,8 @@ def test_the_cache_as_a_folder(hub):
 def test_unknown_model_and_revision(hub):
     with pytest.raises(UserError, match=f"someone/none.*{hub.url}.*HF_TOKEN"):
         local_path("someone/none")
+    with pytest.raises(UserError, match=r"a/b\.git is no file or folder here .*, and no name of a model on .*git"):
+        local_path("a/b.git")
     with pytest.raises(UserError, match=r"tiny-bert@v9.*no revision v9"):
         local_path("tiny-bert@v9")
 

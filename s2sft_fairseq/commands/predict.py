@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _problems(options: argparse.Namespace) -> list[str]:
-    from s2sft_fairseq.checkpoints.model_folder import checkpoint_file  # imports PyTorch, as above
+    from s2sft_fairseq.checkpoints.model_folder import checkpoint_file, what_it_is  # imports PyTorch, as above
 
     found = []
     if options.fp16 and options.bf16:
@@ -46,7 +46,8 @@ def _problems(options: argparse.Namespace) -> list[str]:
     if options.clip and not options.clip[0] <= options.clip[1]:  # neither holds for NaN
         found.append(f"--clip must be a least and a greatest number, but is {options.clip[0]:g} {options.clip[1]:g}")
     if not checkpoint_file(options.path).is_file():
-        found.append(f"--path must be a checkpoint file or a model folder, but {options.path} is neither")
+        what = what_it_is(options.path) if options.path.is_dir() else "neither"
+        found.append(f"--path must be a checkpoint file or a model folder, but {options.path} is {what}")
     return found
 
 

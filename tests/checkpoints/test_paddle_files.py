@@ -67,6 +67,12 @@ def test_commands(ernie, tmp_path, call_command):
     assert what.partition(" \\(")[0] in done.stderr and not (tmp_path / "out").exists()
 
 
+def test_predictions(ernie, tmp_path, call_command):
+    folder, what = ernie
+    done = call_command("predict", tmp_path, "--path", folder, "--output", tmp_path / "out", status=2)
+    assert what.partition(" \\(")[0] in done.stderr
+
+
 def test_recipes(ernie, tmp_path, call_command):
     folder, what = ernie
     done = call_command("recipe", "e2e", "--raw", tmp_path, "--encoder", folder, "--output", tmp_path / "out", status=2)

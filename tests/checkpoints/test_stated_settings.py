@@ -69,6 +69,7 @@ def converted(folder, made):
         ("nomic-bert", {"hidden_act": "relu"}),
         ("modernbert", {"hidden_activation": "relu"}),
         ("modernbert", {"classifier_activation": "relu"}),
+        ("modernbert", {"decoder_bias": False}),
         *((name, {"tie_word_embeddings": False}) for name in UNTIED),
     ],
 )
@@ -123,6 +124,8 @@ REFUSED = [
     ("ultrabert", {"rope_scaling": {"type": "ntk", "factor": 2.0}}),
     ("jina", {"rope_scaling": {"rope_type": "default", "rope_theta": 50.0}}),
     ("modernbert", {"sliding_window": 1}),
+    ("modernbert", {"layer_types": ["full_attention"] * 4}),  # of five layers
+    ("ultrabert", {"layer_types": ["full_attention"] * 4}),
     ("eurobert", {"rope_parameters": None}),  # programs have other defaults
     ("eurobert", {"tie_word_embeddings": True}),
 ]

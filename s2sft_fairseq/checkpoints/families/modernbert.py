@@ -33,21 +33,22 @@ def _sizes(config: Mapping[str, Any]) -> Sizes:
         "biases": "none",
         "rotary_base": rotary_base(config, 160000.0, FULL, "global_rope_theta"),
         "local_rotary_base": rotary_base(config, 10000.0, LOCAL, "local_rope_theta"),
-        "global_attention_every": _global_attention_every(config),
+        "global_attention_every": _global_attention_every(config, sizes["encoder_layers"]),
+        "output_bias": "no" if config.get("decoder_bias") is False else "yes",
     }
 
 
-def _global_attention_every(config: Mapping[str, Any]) -> int:
+def _global_attention_every(config: Mapping[str, Any], num_layers: int) -> int:
     """Return n if every n-th layer is global; transformers 5 has a list of all layers in place of this number."""
     kinds = config.get("layer_types")
     if kinds is None:
         return config.get("global_attn_every_n_layers", 3)
-    for every in range(1, len(kinds) + 1):
-        if kinds == _layer_types(len(kinds), every):
+    for every in range(1, num_layers + 1):
+        if kinds == _layer_types(num_layers, every):
             return every
     raise UserError(
-        f"the configuration's layer_types must have {FULL!r} in layers 0, n, 2n, ... and {LOCAL!r} in the others, "
-        f"but is {shown(kinds)}"
+        f"the configuration's layer_types must have {FULL!r} in layers 0, n, 2n, ... of {num_layers} and {LOCAL!r} in "
+        f"the others, but is {shown(kinds)}"
     )
 
 
@@ -72,6 +73,7 @@ def _config(sizes: Sizes) -> dict[str, Any]:
         "global_rope_theta": sizes["rotary_base"],
         "local_rope_theta": local_base,
         "norm_eps": sizes["layer_norm_eps"],
+        "decoder_bias": sizes.get("output_bias", "yes") == "yes",
         "hidden_activation": activation_name(sizes),
         "classifier_activation": activation_name(sizes, "lm_head_activation_fn"),
     }

@@ -107,7 +107,7 @@ def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
     windows = config.get("attention_windows")  # in its first configurations: one per layer, 0 for global attention
     kinds = config.get("layer_types") or (windows and [LOCAL if window else FULL for window in windows])
     radius = next(filter(None, windows or ()), config.get("sliding_window", 128))
-    every, first = _global_layers(kinds) if kinds else (3, 2)
+    every, first = _global_layers(kinds, sizes["encoder_layers"]) if kinds else (3, 2)
     return {
         **sizes,
         "lm_head": "two_layer",
@@ -122,17 +122,20 @@ def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
     }
 
 
-def _global_layers(kinds: list[str]) -> tuple[int, int]:
+def _global_layers(kinds: list[str], num_layers: int) -> tuple[int, int]:
     """Return n if every n-th layer is global, and the index of the first global layer.
 
     Raises:
         UserError: if the global layers are distributed in another way.
     """
-    first = kinds.index(FULL) if FULL in kinds else len(kinds)
-    for every in range(first + 1, len(kinds) + 1):
-        if kinds == _layer_types(len(kinds), every, first):
+    first = kinds.index(FULL) if FULL in kinds else num_layers
+    for every in range(first + 1, num_layers + 1):
+        if kinds == _layer_types(num_layers, every, first):
             return every, first
-    raise UserError(f"the configuration's layer_types must have {FULL!r} in every n-th layer, but is {shown(kinds)}")
+    raise UserError(
+        f"the configuration's layer_types must have {FULL!r} in every n-th of {num_layers} layers, but is "
+        f"{shown(kinds)}"
+    )
 
 
 def _layer_types(num_layers: int, every: int, first: int) -> list[str]:
