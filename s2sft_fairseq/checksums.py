@@ -111,6 +111,19 @@ def read_checksums(folder: Path) -> dict[str, str]:
     return sums
 
 
+def check_complete(folder: Path, is_needed: Callable[[str], bool]) -> None:
+    """Check that a folder has those files of its checksums without which others would be read differently.
+
+    Raises:
+        UserError: naming every file that is missing.
+    """
+    if os.environ.get(SKIP, "0") != "0":
+        return
+    names = filter(is_needed, read_checksums(folder))
+    if lacking := [name for name in names if not os.path.lexists(folder / name)]:
+        raise UserError(f"{folder} lacks {', '.join(lacking)}, which its {CHECKSUMS} names: copy all of its files")
+
+
 def check_files(*paths: Path) -> None:
     """Compare files with the checksums of their folders; files without a checksum are not checked.
 

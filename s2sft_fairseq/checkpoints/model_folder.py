@@ -49,7 +49,7 @@ def is_model_folder(path: str | os.PathLike[str]) -> bool:
     try:
         return read_json_object(config).get("format") == FORMAT
     except UserError:  # a damaged file counts as that of a model folder if the weights are beside it
-        return has_part(Path(path) / WEIGHTS)
+        return any(has_part(Path(path) / name) for name in (WEIGHTS, *ENGINES.values()))
 
 
 def engine_of(path: str | os.PathLike[str]) -> str | None:

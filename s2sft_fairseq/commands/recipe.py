@@ -66,10 +66,10 @@ def open_recipe(name: str, words: Sequence[str]) -> Recipe:
     words, benchmark = list(words), BENCHMARKS[name]
     end = words.index("--") if "--" in words else len(words)
     texts = vars(_parser(name, benchmark).parse_args(_joined(words[:end])))
-    config = Path(texts.pop("config", ""))
+    config = texts.pop("config", "")
     of_run, of_file = benchmark.recipe.run_options, benchmark.recipe.configurable(benchmark)
     given = read_values({**of_run, **of_file}, texts)
-    file = read_values(of_file, read_toml(config), f"{config}: ", is_trusted=False) if config.name else {}
+    file = read_values(of_file, read_toml(Path(config)), f"{config}: ", is_trusted=False) if config else {}
     settings = benchmark.recipe.configure(name, benchmark, given, file)
     return benchmark.recipe(name, benchmark, settings, words[end + 1 :], call)
 

@@ -81,7 +81,8 @@ def embedding_rows(weights: Mapping[str, Any]) -> int:
     return next((len(weights[name]) for name in EMBEDDINGS if name in weights), 0)
 
 
-def _found(path: Path) -> Iterator[tuple[str, Path]]:
+def _found(path: Path, *, is_link: bool = False) -> Iterator[tuple[str, Path]]:
+    """Yield the kinds and paths of the parts in a path. A link is not searched: it may lead anywhere, or back."""
     if path.is_file():
         yield CHECKPOINT, path
     elif is_model_folder(path):
@@ -91,10 +92,10 @@ def _found(path: Path) -> Iterator[tuple[str, Path]]:
     elif any(path.glob("*.idx")):
         if path.name != LABELS:
             yield DATA, path
-    else:
+    elif not is_link:
         yield from ((CHECKPOINT, file) for file in sorted(path.glob("*.pt")))
         for folder in sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")):
-            yield from _found(folder)
+            yield from _found(folder, is_link=folder.is_symlink())
 
 
 def _read_model(path: Path, report: Report) -> Part:

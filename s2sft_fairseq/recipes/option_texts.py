@@ -25,7 +25,7 @@ LAYOUT = (
 _SEVERAL = ("metrics",)
 """Options that take several values."""
 MOST = 1_000_000
-"""The largest whole number that an option may have: sizes need memory."""
+"""The largest number that an option may have: sizes need memory."""
 _NUMBER = re.compile(r"-[\d.][\d.eE+-]*")
 
 
@@ -81,7 +81,9 @@ def option_problems(text: str, known: Collection[str]) -> Iterator[str]:
             has_value = True
 
 
-def _is_too_large(value: str) -> bool:
-    """Return whether a text is a whole number above `MOST`; Python does not read numbers of any length."""
-    is_number = value.isascii() and value.isdigit()
-    return is_number and (len(value) > 18 or int(value) > MOST)
+def _is_too_large(text: str) -> bool:
+    """Return whether a text is a number above `MOST` or not finite, in any form that Python reads, as 9_999_999."""
+    try:
+        return not abs(float(text)) <= MOST  # also true of NaN
+    except ValueError:
+        return False

@@ -10,7 +10,7 @@ from itertools import filterfalse, islice
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.checksums import check_files
+from s2sft_fairseq.checksums import check_complete, check_files
 from s2sft_fairseq.data.bounded_files import read_json, read_json_object, read_text, whole_number
 from s2sft_fairseq.data.dictionary import (
     BERT_SYMBOLS,
@@ -36,6 +36,7 @@ XLMR_MODEL = "sentencepiece.bpe.model"
 LONGEST_WORD = 1_000
 # Files that may accompany those of any scheme.
 COMPANIONS = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS)
+_NAMES = {"vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", FAST, *COMPANIONS}
 FILE_SETS = (
     "vocab.txt (WordPiece)",
     "vocab.json and merges.txt, or encoder.json, vocab.bpe and dict.txt (byte-level BPE)",
@@ -108,8 +109,7 @@ def one_of(alternatives: Sequence[str], heading: str, *further: str) -> UserErro
 
 def is_tokenizer_file(name: str) -> bool:
     """Return whether a file of this name may be part of a tokenizer."""
-    names = {"vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.json", *COMPANIONS}
-    return name in names or name.endswith(".model") or _is_codes(name)
+    return name in _NAMES or name.endswith(".model") or _is_codes(name)
 
 
 def find_files(folder: Path, *, to_copy: bool = False) -> tuple[str | None, list[str]]:
@@ -122,9 +122,11 @@ def find_files(folder: Path, *, to_copy: bool = False) -> tuple[str | None, list
     Raises:
         UserError: there is no tokenizer, there are several files to choose from, or some are refused.
     """
-    names = sorted(path.name for path in folder.iterdir() if not path.is_dir())
+    reserved = {*_NAMES, DICTIONARY}  # no folder may have such a name; one may be called codes
+    names = sorted(path.name for path in folder.iterdir() if path.name in reserved or not path.is_dir())
     check = check_parts if to_copy or (folder / _MODEL_CONFIG).exists() else check_regular
     check(folder / name for name in names if is_tokenizer_file(name) or name == DICTIONARY)
+    check_complete(folder, is_tokenizer_file)
     models = [XLMR_MODEL] if XLMR_MODEL in names else [name for name in names if name.endswith(".model")]
     codes = list(filter(_is_codes, names))
     for what, found in (("SentencePiece models", models), ("files of fastBPE codes", codes)):

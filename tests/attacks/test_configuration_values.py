@@ -110,6 +110,12 @@ def test_what_a_recipe_may_set(tmp_path):
         ("seed = 4294967296", "--seed must be a whole number from 0 to 4294967295, but is 4294967296"),
         ("layout = '--num-turns 1000000000'", "--layout must have numbers of at most 1,000,000, but has 1000000000"),
         ("layout = '--num-turns=9999999999999999999'", "--layout must have numbers of at most 1,000,000, but has 9999"),
+        ("layout = '--num-turns 1_000_000_000'", "numbers of at most 1,000,000, but has 1_000_000_000"),
+        ("layout = '--num-turns=+1000000000'", "numbers of at most 1,000,000, but has +1000000000"),
+        ("layout = '--num-turns \" 1000000000\"'", "numbers of at most 1,000,000, but has  1000000000"),
+        ("layout = '--num-turns ٩٩٩٩٩٩٩٩'", "numbers of at most 1,000,000, but has ٩٩٩٩٩٩٩٩"),
+        ("layout = '--initial-std nan'", "numbers of at most 1,000,000, but has nan"),
+        ("decoding = '--lenpen -inf'", "numbers of at most 1,000,000, but has -inf"),
         ("user_dir = 'x'", "there is no setting user_dir"),
         ("further = '--user-dir x'", "there is no setting further"),
         ("train = '--user-dir x'", "there is no setting train"),
@@ -120,6 +126,14 @@ def test_what_a_recipe_may_not_set(tmp_path, text, problem):
     with pytest.raises(UserError) as error:
         open_recipe("e2e", ["--config", str(tmp_path / "mine.toml")])
     assert problem in str(error.value) and "mine.toml: " in str(error.value)
+
+
+@pytest.mark.parametrize("path", [".", "/", "absent"])
+def test_what_is_no_configuration_file(tmp_path, monkeypatch, path):
+    """A folder was ignored without a word."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"--config {path} must be a TOML file of settings"):
+        open_recipe("e2e", ["--config", path])
 
 
 @pytest.mark.parametrize(("recipe", "text"), [("wmt10", "langs = '../../x'"), ("xgiga", "text_langs = 'en,--x'")])

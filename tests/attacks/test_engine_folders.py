@@ -174,6 +174,13 @@ def test_options_in_the_configuration_of_an_onnx_folder(onnx_folder, copy_of, na
     assert os.environ["HOME"] not in message
 
 
+def test_a_damaged_configuration_of_an_onnx_folder(onnx_folder, copy_of):
+    """The folder is that of a model all the same: the error is about its file."""
+    folder = copy_of(onnx_folder)
+    (folder / "config.json").write_text("{")
+    refused(folder, "config.json must be JSON")
+
+
 def test_paths_in_the_configuration_of_an_onnx_folder(onnx_folder, copy_of, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     folder = copy_of(onnx_folder)

@@ -11,7 +11,7 @@ from s2sft_fairseq.api.loading import load
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.source_files import open_source
-from s2sft_fairseq.checksums import check_files, check_folder
+from s2sft_fairseq.checksums import check_files, check_folder, write_checksums
 from s2sft_fairseq.commands.convert import main as convert
 from s2sft_fairseq.data.binarized_text import load_dictionary, load_split
 from s2sft_fairseq.errors import UserError
@@ -103,6 +103,27 @@ def test_names_of_weights(tmp_path, replace):
     shard.mkdir()
     (shard / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part.safetensors"}}')
     refused(shard, "part.safetensors", replace, open_source)
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json", "special_tokens_map.json", "dict.txt"])
+def test_a_folder_in_the_place_of_a_file(sources, tmp_path, name):
+    folder = shutil.copytree(sources / "model", tmp_path / "model")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    with pytest.raises(UserError, match=rf"{folder / name} must be a file, but is a folder"):
+        load(folder, None, "cpu", "float32", None)
+
+
+def test_a_file_that_was_not_copied(sources, tmp_path, monkeypatch):
+    """Without it, text would be read in another way."""
+    folder = shutil.copytree(sources / "model", tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    write_checksums(folder)
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match=r"model lacks tokenizer_config.json, which its SHA256SUMS names"):
+        open_tokenizer(folder)
+    monkeypatch.setenv("S2SFT_SKIP_CHECKSUMS", "1")
+    assert open_tokenizer(folder).encode("w5") == "w5"
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "vocab.json", "merges.txt", "tokenizer.json", "x.model", "x.codes"])

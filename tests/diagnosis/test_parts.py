@@ -33,6 +33,16 @@ def test_a_folder_of_parts(tiny_parts):
     assert sources.min() >= 3 and sources.max() <= 8
 
 
+def test_links_are_parts_but_are_not_searched(tiny_parts, tmp_path):
+    """As the encoder in the output of a recipe; others lead back, or through the whole machine."""
+    for name, target in (("encoder", tiny_parts / "encoder"), ("back", tmp_path), ("machine", "/"), ("up", "..")):
+        (tmp_path / name).symlink_to(target)
+    (part,) = found(tmp_path)
+    assert (part.path.name, part.kind) == ("encoder", ENCODER)
+    (tmp_path / "parts").symlink_to(tiny_parts)
+    assert len(found(tmp_path / "parts")) == 4
+
+
 def test_each_part_alone(tiny_parts):
     for name, kind in (("model", MODEL_FOLDER), ("encoder", ENCODER), ("data", DATA), ("checkpoints", CHECKPOINT)):
         (part,) = found(tiny_parts / name)
