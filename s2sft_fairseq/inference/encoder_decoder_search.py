@@ -8,8 +8,10 @@ import torch
 from fairseq.search import Sampling
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
+from torch.nn import Module
 
 from s2sft_fairseq.inference.draws import SampleDraws
+from s2sft_fairseq.inference.ngram_blocking import forbid_repeats
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.inference.rules import Candidates, sampled_candidates
 
@@ -96,6 +98,28 @@ class EncoderDecoderSearch(SequenceGenerator):
             highest = highest / max(length**self.len_penalty for length in (step + 2, max_len + 1))
         bounds: list[float] = highest.tolist()
         return bounds
+
+
+class RepeatBlocker(Module):
+    """Forbids repeated n-grams. fairseq's own, in whose place this is, forbids nothing with n = 1."""
+
+    def __init__(self, size: int) -> None:
+        """Take n."""
+        super().__init__()
+        self.size = size
+
+    def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+        """Forbid tokens in place.
+
+        Args:
+            tokens: the start symbol and the tokens so far (N * K, T).
+            lprobs: log-probabilities of the next token (N * K, V).
+            bsz: not used.
+            beam_size: not used.
+            step: number of tokens so far.
+        """
+        forbid_repeats(lprobs, tokens[:, 1 : step + 1], self.size, tokens.new_empty(0))
+        return lprobs
 
 
 class SeededSampling(Sampling):

@@ -33,7 +33,7 @@ from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.data.mixture_parts import PairPart
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.inference.draws import seed_of
-from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch, SeededSampling
+from s2sft_fairseq.inference.encoder_decoder_search import EncoderDecoderSearch, RepeatBlocker, SeededSampling
 from s2sft_fairseq.inference.options import SearchConfig, SearchOptions, early_stop, search_problems
 from s2sft_fairseq.objectives.sequence_form import EncoderDecoderForm
 from s2sft_fairseq.tasks.mixture_task import MixtureConfig, MixtureTask
@@ -224,6 +224,8 @@ class DeltaLMSeq2SeqTask(MixtureTask, TranslationTask):
         generator = super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, **others)
         if isinstance(getattr(generator, "search", None), Sampling):
             generator.search = SeededSampling(self.dictionary, self._sampling_options(args))
+        if getattr(generator, "repeat_ngram_blocker", None) is not None:
+            generator.repeat_ngram_blocker = RepeatBlocker(args.no_repeat_ngram_size)
         return generator
 
     def _sampling_options(self, args: Any) -> SearchOptions:

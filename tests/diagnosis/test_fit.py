@@ -171,6 +171,7 @@ def test_several_mistakes_at_once(run):
     for side in ("src", "tgt"):
         reorder(run / "data" / f"dict.{side}.txt")
     (run / "model" / "vocab.txt").unlink()
+    write_checksums(run / "model")
     change(run / "encoder" / "config.json", sizes__encoder_layers=2)
     text = "\n".join(checked(run).problems)
     assert "--srcdict" in text and "no files of a tokenizer" in text and "encoder_layers" in text

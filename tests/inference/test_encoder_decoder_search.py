@@ -56,7 +56,7 @@ def random_case(seed):
         temperature=one_of(1.0, 0.6, 1.8),
         never_generated=(PAD,),
     )
-    ngram = one_of(0, 0, 2)
+    ngram = one_of(0, 0, 1, 2)
     return Case(
         replace(options, no_repeat_ngram_size=ngram),
         [RandomScript(int(seed), len(SYMBOLS)) for seed in rng.integers(1 << 30, size=one_of(1, 2))],
