@@ -119,6 +119,8 @@ def _nearest_options(words: Sequence[str]) -> Iterator[None]:
     usual = argparse.ArgumentParser.error
 
     def error(self: argparse.ArgumentParser, message: str) -> NoReturn:
+        if message.startswith("argument "):  # a wrong value, which fairseq's parser meets before it knows all options
+            usual(self, message)
         known = [option for action in self._actions for option in action.option_strings]
         given = [word.partition("=")[0] for word in words if word.startswith("--") and word != "--"]
         unknown = [word for word in given if not any(option.startswith(word) for option in known)]

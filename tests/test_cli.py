@@ -49,6 +49,8 @@ def test_a_misspelled_option(call_command, words, hint):
 def test_options_that_are_right_are_not_corrected(call_command):
     said = call_command("average", ".", "--last", "three", "--out", "x", status=2).stderr
     assert "--last: invalid int value: 'three'" in said and "did you mean" not in said
+    said = call_command("train", "data", "--random-init", "--max-tokens", "many", status=2).stderr
+    assert "--max-tokens: invalid int value: 'many'" in said and "did you mean" not in said
 
 
 @pytest.fixture

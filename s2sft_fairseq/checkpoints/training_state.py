@@ -6,6 +6,7 @@ fairseq takes them as they are. With a damaged one it fails at a later place, or
 import math
 import os
 from collections.abc import Iterator, Mapping
+from numbers import Number
 from typing import Any
 
 import torch
@@ -17,16 +18,18 @@ from s2sft_fairseq.errors import UserError, shown
 _MOST = 2**31 - 1
 """The largest count that is taken for one: seeds are made of epochs."""
 _SHOWN = 5
-_NUMBERS = ("previous_training_time", "best", "val_loss")
 
 
-def check_training_state(path: str | os.PathLike[str], state: Mapping[str, Any], *, with_optimizer: bool) -> None:
+def check_training_state(
+    path: str | os.PathLike[str], state: Mapping[str, Any], *, with_optimizer: bool, with_meters: bool = True
+) -> None:
     """Check the counts and states of a checkpoint before a training resumes.
 
     Args:
         path: the file, for the message.
         state: the checkpoint, upgraded by fairseq.
         with_optimizer: whether the state of the optimizer is needed; false with ``--reset-optimizer``.
+        with_meters: whether the numbers of the log and the best value are needed; false with ``--reset-meters``.
 
     Raises:
         UserError: naming the file and the first problems, each with what is needed and what is found.
@@ -34,6 +37,11 @@ def check_training_state(path: str | os.PathLike[str], state: Mapping[str, Any],
     problems = [*_history_problems(state.get("optimizer_history")), *_extra_problems(state.get("extra_state"))]
     if with_optimizer:
         problems += _optimizer_problems(state.get("last_optimizer_state"))
+        has_moments = not problems and bool(state["last_optimizer_state"]["state"])
+        if has_moments and state["optimizer_history"][-1]["num_updates"] == 0:
+            problems.append("optimizer_history.num_updates must be above 0 where moments are, but is 0 or missing")
+    if with_meters and isinstance(extra := state.get("extra_state"), dict):
+        problems += _meter_problems(extra)
     if problems:
         heading = f"{path}: the training cannot be resumed from it:"
         raise UserError.of(problems, heading, most=_SHOWN)
@@ -72,8 +80,16 @@ def _history_problems(history: Any) -> Iterator[str]:
     for name in ("criterion_name", "optimizer_name"):
         if not isinstance(last.get(name), str):
             yield f"optimizer_history.{name} must be a text, but is {shown(last.get(name))}"
-    if not isinstance(last.get("lr_scheduler_state"), dict):
-        yield f"optimizer_history.lr_scheduler_state must be an object, but is {shown(last.get('lr_scheduler_state'))}"
+    scheduler = last.get("lr_scheduler_state")
+    if not isinstance(scheduler, dict):
+        yield f"optimizer_history.lr_scheduler_state must be an object, but is {shown(scheduler)}"
+        return
+    rate = scheduler.get("lr", 0)
+    if not _is_finite(rate) or rate < 0:
+        yield f"optimizer_history.lr_scheduler_state.lr must be a number from 0 on, but is {shown(rate)}"
+    best = scheduler.get("best")  # infinite until the first validation
+    if best is not None and not _is_value(best):
+        yield f"optimizer_history.lr_scheduler_state.best must be a number, but is {shown(best)}"
 
 
 def _extra_problems(extra: Any) -> Iterator[str]:
@@ -91,9 +107,40 @@ def _extra_problems(extra: Any) -> Iterator[str]:
     for name in ("read", "read_before"):
         if name in place and not _is_set(place[name], may_be_none=name == "read_before"):
             yield f"train_iterator.{name} must be a tensor of bytes, but is {shown(place[name])}"
-    for name in _NUMBERS:
-        if extra.get(name) is not None and not _is_finite(extra[name]):
+    if "read" in place and place.get("iterations_in_epoch") == 0:
+        yield "train_iterator.iterations_in_epoch must be above 0 where examples were read, but is 0"
+    if not _is_finite(extra.get("previous_training_time", 0)):
+        time = shown(extra["previous_training_time"])
+        yield f"extra_state.previous_training_time must be a finite number, but is {time}"
+
+
+def _meter_problems(extra: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the problems of the best value, and of the meters: in each group lists of priority, name, class, numbers."""
+    for name, if_missing in (("best", 0), ("val_loss", None)):
+        value = extra.get(name, if_missing)
+        if value is not if_missing and not _is_finite(value):
             yield f"extra_state.{name} must be a finite number, but is {shown(extra[name])} (--reset-meters forgets it)"
+    metrics = extra.get("metrics", {})
+    if not isinstance(metrics, dict):
+        yield f"extra_state.metrics must be an object, but is {shown(metrics)} (--reset-meters forgets it)"
+        return
+    for group, found in metrics.items():
+        name = f"extra_state.metrics.{group!s:.40}"
+        if not isinstance(found, list | tuple) or not all(map(_is_meter, found)):
+            yield f"{name} must be a list of meters, but is {shown(found)} (--reset-meters forgets them)"
+        elif group == "default" and "wall" not in [name for _, name, *_ in found]:
+            yield f"{name} must have the meter wall, but lacks it (--reset-meters forgets them)"
+
+
+def _is_meter(entry: Any) -> bool:
+    if not isinstance(entry, list | tuple) or len(entry) != 4 or not isinstance(entry[3], dict):
+        return False
+    return all(value is None or _is_value(value) for value in entry[3].values())
+
+
+def _is_value(value: Any) -> bool:
+    """Return whether a value is a number, also an infinite one, or a tensor."""
+    return isinstance(value, Number | Tensor) and not isinstance(value, bool)
 
 
 def _is_set(value: Any, *, may_be_none: bool) -> bool:

@@ -193,7 +193,7 @@ def find_columns(path: Path, rows: Sequence[Row], source: Sequence[str], target:
         if repeated := [name for name in columns if names.count(name) > 1]:
             raise UserError(f"{path}:{rows[0].number}: has several columns {', '.join(repeated)}")
         return Columns(tuple(map(names.index, source)), names.index(target), has_header=True)
-    has_header = not set(columns).isdisjoint(names) or _is_header(rows)
+    has_header = not _folded(columns).isdisjoint(_folded(names)) or _is_header(rows)
     if not has_header and (is_usual or (len(source) == 1 and len(names) == 2)):
         return by_place
     named = [place for place, name in enumerate(names) if name]  # pandas writes an index without a name
@@ -205,16 +205,26 @@ def find_columns(path: Path, rows: Sequence[Row], source: Sequence[str], target:
     )
 
 
+def _folded(names: Sequence[str]) -> set[str]:
+    return {name.casefold() for name in names}
+
+
 def _is_header(rows: Sequence[Row]) -> bool:
-    """Return whether the first row has names: known ones, or lower-case words above rows of several words."""
+    """Return whether the first row has names: known ones, or single words above rows of several words.
+
+    One of these words is a known name, or all are in lower case.
+    """
     first = [cell.strip() for cell in rows[0].cells if cell.strip()]
-    if len(first) < 2 or len(set(first)) < len(first) or not all(map(_NAME.fullmatch, first)):
+    if len(first) < 2 or len(set(first)) < len(first):
         return False
-    if all(name.lower() in _NAMES for name in first):
+    if all(_NAMES.issuperset(name.lower().split()) for name in first):
         return True
+    if not all(map(_NAME.fullmatch, first)):
+        return False
     words = [sum(len(cell.split()) for cell in row.cells) for row in rows[1:]]
+    is_known = not _NAMES.isdisjoint(name.lower() for name in first)
     is_lower = all(name == name.lower() for name in first)
-    return is_lower and len(words) >= LEAST_ROWS and min(words) >= WORDS_OF_A_CELL * len(first)
+    return (is_known or is_lower) and len(words) >= LEAST_ROWS and min(words) >= WORDS_OF_A_CELL * len(first)
 
 
 def read_table(

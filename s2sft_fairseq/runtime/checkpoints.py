@@ -251,7 +251,8 @@ def _handed_over_to(trainer: Trainer, resets: Resets | None) -> Iterator[None]:
         state = load(path, *args, **options)
         if resets is None:
             return state
-        check_training_state(path, state, with_optimizer=not resets.optimizer)
+        needed = {"with_optimizer": not resets.optimizer, "with_meters": not resets.meters}
+        check_training_state(path, state, **needed)
         compare(path, state, trainer, resets)
         if resets.optimizer:
             return state

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 _HELP = ("-h", "--help")
 _WITH_WARMUP = ("fixed", "polynomial_decay", "inverse_sqrt", "cosine", "tri_stage")
 _INF = math.inf
+_LARGEST = 1e38
+"""Larger numbers are infinite in 32 bits."""
 # The minimum and maximum of options for which fairseq accepts every number. Those of searches are in `search_bounds`,
 # and others where this package declares them. No option may be NaN or infinite.
 _BOUNDS = {
@@ -45,6 +47,15 @@ _BOUNDS = {
     "adam_betas": (0.0, 1.0),
     "seed": (0.0, 2.0**32 - 1),  # of NumPy
 }
+_PAIR = ((tuple, list), "two numbers, such as '(0.9, 0.999)'")
+_EVALUATED: Mapping[str, tuple[Any, str]] = {
+    **dict.fromkeys(("adam_betas", "adamax_betas", "adafactor_eps"), _PAIR),
+    "optimizer_overrides": (dict, "a dict of Python, such as '{\"lr\": 0.1}'"),
+    "model_overrides": (dict, "a dict of Python, such as '{\"dropout\": 0.1}'"),
+    "update2lr": (dict, "a dict of Python, such as '{1: 0.1, 100: 0.01}'"),
+    "epoch2lr": (dict, "a dict of Python, such as '{1: 0.1, 5: 0.01}'"),
+}
+"""For options whose text fairseq evaluates, what it must be."""
 
 
 def install() -> None:
@@ -104,7 +115,7 @@ def _parse(
 
 def _option_problems(options: argparse.Namespace) -> list[str]:
     """Return what is wrong with the options of a command, before anything is read."""
-    problems = list(_number_problems(vars(options)))
+    problems = [*_number_problems(vars(options)), *_text_problems(vars(options))]
     is_training = hasattr(options, "max_update")
     if is_training:
         problems += shard_problems(options)
@@ -122,7 +133,8 @@ def _run(call: Function, cfg: Any, main: Function, **others: Any) -> None:
     sections = {name: section for name, section in values.items() if isinstance(section, dict)}
     numbers = {name: value for section in sections.values() for name, value in section.items()}
     kinds = {name: section.get("_name") for name, section in sections.items()}
-    if problems := list(_number_problems(numbers)) or list(_schedule_problems({**numbers, **kinds})):
+    problems = [*_number_problems(numbers), *_text_problems(numbers)]
+    if problems := problems or list(_schedule_problems({**numbers, **kinds})):
         raise UserError.of(problems)
     trains = getattr(cfg, "optimizer", None) is not None  # other commands have none
     for warning in _schedule_warnings({**numbers, **kinds}) if trains else ():
@@ -144,9 +156,25 @@ def _number_problems(values: Mapping[str, Any]) -> Iterator[str]:
         if name in _BOUNDS and isinstance(value, str):  # the parser leaves some as text
             with contextlib.suppress(ValueError):
                 value = float(value)
-        wrong = [number for number in _numbers(value) if not (least <= number <= greatest and abs(number) < _INF)]
+        wrong = [number for number in _numbers(value) if not (least <= number <= greatest and abs(number) <= _LARGEST)]
+        if any(_LARGEST < abs(number) < _INF for number in wrong):
+            greatest = min(greatest, _LARGEST)
         if wrong:
             yield f"{as_option(name)} must be {_range(least, greatest)}, but is {', '.join(map(shown, wrong))}"
+
+
+def _text_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each option whose text fairseq evaluates as Python, and that is no such pair or dict."""
+    for name, (kind, needed) in _EVALUATED.items():
+        value = values.get(name)
+        if not isinstance(value, str):
+            continue
+        try:
+            is_one = isinstance(found := ast.literal_eval(value), kind) and (kind is dict or len(found) == 2)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            is_one = False
+        if not is_one:
+            yield f"{as_option(name)} must be {needed}, but is {shown(value)}"
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -185,6 +213,11 @@ def _schedule_problems(values: Mapping[str, Any]) -> Iterator[str]:
         )
     if name == "cosine" and (values.get("min_lr") or 0) > rate:
         yield f"--min-lr ({values['min_lr']:g}) must be at most --lr ({rate:g})"
+    if name == "triangular" and (values.get("lr_period_updates") or 0) <= 0:
+        yield f"--lr-period-updates must be above 0 with --lr-scheduler triangular, but is {values['lr_period_updates']}"
+    end = values.get("stop_min_lr", -1)
+    if name is not None and end >= max(rate, values.get("max_lr") or 0) > 0:
+        yield f"--stop-min-lr ({end:g}) must be below --lr ({rate:g}): the training would end before its first update"
     if name == "tri_stage" and not values.get("phase_ratio"):
         stages = [values.get(stage) or 0 for stage in ("warmup_steps", "hold_steps", "decay_steps")]
         if stages[-1] == 0:

@@ -33,14 +33,14 @@ def changed(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
 def damaged(tiny_training, tmp_path):
     """Save the checkpoint of a training with changes, and check it as a training that resumes does."""
 
-    def check(*path_and_value: Any, with_optimizer: bool = True) -> None:
+    def check(*path_and_value: Any, **needed: bool) -> None:
         *path, value = path_and_value
         state = load_checkpoint(tiny_training.checkpoint)
         changed(value, *path)(state)
         file = str(tmp_path / "damaged.pt")
         torch.save(state, file)
         loaded = checkpoint_utils.load_checkpoint_to_cpu(file)
-        check_training_state(file, loaded, with_optimizer=with_optimizer)
+        check_training_state(file, loaded, **{"with_optimizer": True, **needed})
 
     return check
 
@@ -75,6 +75,9 @@ def test_the_number_of_updates(damaged, value):
         ((*PLACE, "read"), None, "train_iterator.read must be a tensor of bytes"),
         ((*PLACE, "read_before"), torch.zeros(2, 2, dtype=torch.uint8), "train_iterator.read_before"),
         (("extra_state", "best"), NAN, "extra_state.best must be a finite number"),
+        (("extra_state", "best"), None, "extra_state.best must be a finite number"),
+        (("extra_state", "previous_training_time"), None, "extra_state.previous_training_time must be a finite number"),
+        ((*PLACE, "iterations_in_epoch"), 0, "iterations_in_epoch must be above 0 where examples were read"),
         (("extra_state", "val_loss"), "low", "extra_state.val_loss must be a finite number"),
         (("extra_state", "previous_training_time"), INF, "extra_state.previous_training_time"),
         (("optimizer_history",), [], ""),
@@ -83,6 +86,14 @@ def test_the_number_of_updates(damaged, value):
         ((*LAST, "criterion_name"), 3, "optimizer_history.criterion_name must be a text"),
         ((*LAST, "optimizer_name"), None, "optimizer_history.optimizer_name must be a text"),
         ((*LAST, "lr_scheduler_state"), [], "optimizer_history.lr_scheduler_state must be an object"),
+        ((*LAST, "lr_scheduler_state", "lr"), -5, "optimizer_history.lr_scheduler_state.lr must be a number from 0 on"),
+        ((*LAST, "lr_scheduler_state", "lr"), "fast", "optimizer_history.lr_scheduler_state.lr must be a number from"),
+        ((*LAST, "lr_scheduler_state", "best"), "low", "optimizer_history.lr_scheduler_state.best must be a number"),
+        ((*LAST, "num_updates"), 0, "optimizer_history.num_updates must be above 0 where moments are"),
+        (("extra_state", "metrics"), 3, "extra_state.metrics must be an object"),
+        (("extra_state", "metrics", "train"), [3], "extra_state.metrics.train must be a list of meters"),
+        (("extra_state", "metrics", "train", 0, 3, "sum"), "x", "extra_state.metrics.train must be a list of meters"),
+        (("extra_state", "metrics", "default"), [], "extra_state.metrics.default must have the meter wall"),
         (("last_optimizer_state",), None, "last_optimizer_state is missing, .* --reset-optimizer"),
         (("last_optimizer_state",), [1], "last_optimizer_state must be an object"),
         (("last_optimizer_state", "param_groups"), None, "last_optimizer_state must be an object with a list"),
@@ -116,6 +127,7 @@ def test_all_problems_at_once(tiny_training):
 def test_whole(tiny_training, damaged):
     check_training_state("file", load_checkpoint(tiny_training.checkpoint), with_optimizer=True)
     damaged("last_optimizer_state", None, with_optimizer=False)
+    damaged("extra_state", "best", NAN, with_meters=False)
     damaged("extra_state", "previous_training_time", torch.tensor(3.0))  # of several ranks, by earlier versions
 
 

@@ -62,6 +62,8 @@ def test_byte_order_mark_and_line_ends(tmp_path, bom, line_end):
         ("src,tgt", (0, 1), USUAL),
         ("tgt,src", (1, 0), USUAL),
         ("my_text,my_title", (0, 1), USUAL),
+        ("Text,Zusammenfassung", (0, 1), USUAL),
+        ("Article Text,Headline", (0, 1), USUAL),
         (",article,headline", (1, 2), USUAL),
         ("id,tgt,src", (2, 1), USUAL),
         ("id,highlights,article", (2, 1), Fields(("article",), "highlights")),
@@ -94,6 +96,7 @@ def test_a_first_pair_is_no_header(tmp_path, first):
     [
         ("id,article,headline\n1,a,b\n", USUAL, "must name the columns src, tgt, but has id, article, headline"),
         ("article,headline\na b,c d\n", Fields(("text",), "title"), "must name the columns text, title, but has"),
+        ("Titel,Inhalt\na b,c d\n", Fields(("inhalt",), "titel"), "must name the columns inhalt, titel, but has Titel"),
         ("src,title\na,b\n", USUAL, "must name the columns src, tgt, but has src, title"),
         ("src,tgt,src\na,b,c\n", USUAL, "has several columns src"),
         ("a,b\n", Fields(("q", "p"), "a"), "must name the columns q, p, a, but has a, b"),

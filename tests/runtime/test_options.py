@@ -97,6 +97,17 @@ def test_neither_precision():
         (("--clip-norm", "-0.5"), "--clip-norm must be a number from 0 on, but is -0.5"),
         (("--dropout", "1.5"), "--dropout must be between 0 and 1, but is 1.5"),
         (("--warmup-updates", "-3", "--weight-decay", "nan"), "2 problems"),
+        (("--lr", "1e40"), "--lr must be between 0 and 1e+38, but is 1e+40"),
+        (("--stop-min-lr", "0.5"), "--stop-min-lr (0.5) must be below --lr (0.01)"),
+        (("--adam-betas", "fast"), "--adam-betas must be two numbers, such as '(0.9, 0.999)', but is 'fast'"),
+        (("--adam-betas", "(0.9,)"), "--adam-betas must be two numbers"),
+        (("--adam-betas", "print(3)"), "--adam-betas must be two numbers"),
+        (("--optimizer-overrides", "lr=1"), "--optimizer-overrides must be a dict of Python"),
+        (("--lr-scheduler", "manual", "--update2lr", "fast"), "--update2lr must be a dict of Python"),
+        (
+            ("--lr-scheduler", "triangular", "--max-lr", "0.1", "--lr-period-updates", "0"),
+            "--lr-period-updates must be above 0 with --lr-scheduler triangular, but is 0",
+        ),
     ],
 )
 def test_numbers_that_are_out_of_range(call_command, tiny_data, tiny_options, words, stated):
