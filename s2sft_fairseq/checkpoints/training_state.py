@@ -107,7 +107,8 @@ def _extra_problems(extra: Any) -> Iterator[str]:
     for name in ("read", "read_before"):
         if name in place and not _is_set(place[name], may_be_none=name == "read_before"):
             yield f"train_iterator.{name} must be a tensor of bytes, but is {shown(place[name])}"
-    if "read" in place and place.get("iterations_in_epoch") == 0:
+    count = place.get("iterations_in_epoch")
+    if "read" in place and type(count) is int and count == 0:
         yield "train_iterator.iterations_in_epoch must be above 0 where examples were read, but is 0"
     if not _is_finite(extra.get("previous_training_time", 0)):
         time = shown(extra["previous_training_time"])
@@ -115,11 +116,12 @@ def _extra_problems(extra: Any) -> Iterator[str]:
 
 
 def _meter_problems(extra: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of the best value, and of the meters: in each group lists of priority, name, class, numbers."""
-    for name, if_missing in (("best", 0), ("val_loss", None)):
-        value = extra.get(name, if_missing)
-        if value is not if_missing and not _is_finite(value):
-            yield f"extra_state.{name} must be a finite number, but is {shown(extra[name])} (--reset-meters forgets it)"
+    """Yield the problems of the best value and of the meters, which are lists of priority, name, class and numbers."""
+    for name in ("best", "val_loss"):
+        value = extra.get(name, 0)
+        was_not_validated = name == "val_loss" and value is None
+        if not (was_not_validated or _is_finite(value)):
+            yield f"extra_state.{name} must be a finite number, but is {shown(value)} (--reset-meters forgets it)"
     metrics = extra.get("metrics", {})
     if not isinstance(metrics, dict):
         yield f"extra_state.metrics must be an object, but is {shown(metrics)} (--reset-meters forgets it)"

@@ -115,9 +115,9 @@ def _from_json(line: str, fields: Fields) -> tuple[tuple[str, ...], tuple[str, .
         record = parse_json(line)
     except ValueError:
         is_array = line.strip() == "["
-        raise MalformedRecordError(
-            "begins a JSON array: one object a line is needed" if is_array else NO_JSON
-        ) from None
+        raise MalformedRecordError(ARRAY if is_array else NO_JSON) from None
+    if isinstance(record, list) and record and all(isinstance(each, dict) for each in record):
+        raise MalformedRecordError(ARRAY)
     if problem := record_problem(record, fields):
         raise MalformedRecordError(problem)
     found = record[target_key(record, fields)]
@@ -125,6 +125,7 @@ def _from_json(line: str, fields: Fields) -> tuple[tuple[str, ...], tuple[str, .
 
 
 NO_JSON = "is not valid JSON"
+ARRAY = "begins a JSON array: one object a line is needed"
 
 
 def target_key(record: Mapping[str, Any], fields: Fields) -> str:
@@ -235,6 +236,8 @@ def hold_out(
         if malformed and not skip_malformed:
             malformed.raise_any()
         of_others = malformed.lines() if malformed else []
+        if not count:
+            raise UserError.of(["--train has no pairs", *of_others])
         raise UserError.of(
             [
                 "--valid is needed: a part of --train is held out where it has "
@@ -243,6 +246,10 @@ def hold_out(
             ]
         )
     last = hashes[held_out - 1]
+    if last == hashes[-1]:
+        raise UserError(
+            f"--valid is needed: all {count} pairs of --train have the same source, and none would be left to train on"
+        )
     return lambda example: _hash(example) <= last
 
 

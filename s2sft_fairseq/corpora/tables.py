@@ -18,13 +18,14 @@ from s2sft_fairseq.errors import UserError
 
 TAB = "\t"
 DELIMITERS = {".tsv": (TAB,), ".csv": (",", ";", TAB)}
-"""The delimiters of a table by the end of its name; the first that the first line has is used."""
+"""The delimiters that a table may have, by the end of its name."""
 MOST_LINES = 10_000
 """Maximum number of lines of a cell."""
 _LOOKED_AT = 100
 """Number of rows from which a header is recognised."""
 LEAST_ROWS, WORDS_OF_A_CELL = 5, 2
 """Rows below a header of unknown names, and words that their cells have at least on average."""
+_QUOTED_CELL = re.compile(r'"[^"]*"')
 _QUOTED = re.compile(r'[^"]*(?:""[^"]*)*')
 _NAME = re.compile(r"[^\W\d][\w-]{0,39}")
 _NAMES = frozenset(
@@ -60,16 +61,30 @@ def read_rows(path: Path, malformed: Malformed) -> Iterator[Row]:
         UserError: if the file cannot be read.
     """
     lines = ((number, line) for number, line in numbered_lines(path, malformed) if line is not None)
-    first = next(lines, None)
-    if first is None:
-        return
-    known = DELIMITERS[Path(plain_name(path)).suffix]
-    delimiter = next((each for each in known if each in first[1]), known[0])
-    reader = _Reader(chain([first], lines), delimiter)
+    begin = list(islice(lines, _LOOKED_AT))
+    delimiter = _delimiter(path, [line for _, line in begin])
+    reader = _Reader(chain(begin, lines), delimiter)
     while (taken := reader.take()) is not None:
         number, line = taken
         with malformed.record(path, number):
             yield Row(number, reader.cells(line))
+
+
+def _delimiter(path: Path, lines: Sequence[str]) -> str:
+    """Return the delimiter of a table: of those in its first line, the one that most lines have as often as that line.
+
+    Raises:
+        UserError: two are in all of several lines.
+    """
+    known = DELIMITERS[Path(plain_name(path)).suffix]
+    plain = [_QUOTED_CELL.sub("", line) for line in lines]
+    counts = {each: [line.count(each) for line in plain] for each in known if plain and each in plain[0]}
+    fitting = {each: found.count(found[0]) for each, found in counts.items()}
+    most = max(fitting.values(), default=0)
+    best = [each for each in known if fitting.get(each) == most]
+    if len(best) > 1 and len(lines) == most >= LEAST_ROWS:
+        raise UserError(f"{path}: cells may be between {' or '.join(map(repr, best))}: put cells in quotation marks")
+    return best[0] if best else known[0]
 
 
 class _Reader:
@@ -200,6 +215,8 @@ def find_columns(path: Path, rows: Sequence[Row], source: Sequence[str], target:
     if has_header and len(named) == 2 and is_usual and set(columns).isdisjoint(names):
         return Columns((named[0],), named[1], has_header=True)
     found = ", ".join(f"{name:.30}" for name in names)
+    if "\r" in found:
+        raise UserError(f"{path}:{rows[0].number}: holds carriage returns: lines must end in line feeds")
     raise UserError(
         f"{path}:{rows[0].number}: must name the columns {', '.join(columns)}, but has {found:.200} ({NAMING})"
     )
@@ -263,5 +280,7 @@ def read_table(
 
 def _wrong_width(cells: Sequence[str], width: int) -> str:
     needed = "two columns, source and target," if width == 2 else f"{width} columns, as the header,"
+    if any("\r" in cell for cell in cells):
+        return f"must have {needed} but holds carriage returns: lines must end in line feeds"
     found = ", ".join(f"{cell!r:.30}" for cell in cells[:5])
     return f"must have {needed} but has {len(cells)}" + (f": {found}" if len(cells) > 1 else "")

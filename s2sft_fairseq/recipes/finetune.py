@@ -20,7 +20,7 @@ from s2sft_fairseq.checkpoints.paddle_files import paddle_model
 from s2sft_fairseq.corpora.pairs import USUAL, Fields, file_problems, write_pairs
 from s2sft_fairseq.data.bounded_files import read_json_object, whole_number
 from s2sft_fairseq.data.dictionary import DICTIONARY
-from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.errors import UserError, as_option, shown
 from s2sft_fairseq.files import locked, write_whole
 from s2sft_fairseq.hub import is_hub_name, tokenizer_path
 from s2sft_fairseq.recipes import finetune_plan
@@ -147,6 +147,10 @@ class Finetuning(Trials):
         for name, paths in self.files.items():
             yield from file_problems(f"--{name}", paths)
         yield from metric_problems(s.metric)
+        shares = {name: float(getattr(s, name) or 0) for name in ("dropout", "label_smoothing")}
+        yield from (f"{as_option(name)} must be below 1, but is 1" for name, share in shares.items() if share == 1)
+        if s.updates and s.warmup and s.warmup > s.updates:
+            yield f"--warmup must be at most --updates ({s.updates}), but is {s.warmup}"
 
     def training_problems(self) -> Iterator[str]:
         """Yield the problems of the options of ``s2sft train``; numbers that are not known yet have a value."""
@@ -468,6 +472,8 @@ def finetune(
     from s2sft_fairseq.cli import call
 
     given = read_given({"encoder": encoder, "output": output, **settings})
+    if not isinstance(further, list | tuple) or not all(isinstance(word, str) for word in further):
+        raise UserError(f"further must be a list of texts, such as ['--clip-norm', '1'], but is {shown(further)}")
     fields = Fields.of(source, target)
     sets = {"train": train, "valid": valid, "test": test}
     finetuning = Finetuning({}, fields, given, further, call, sets)

@@ -12,7 +12,7 @@ from s2sft_fairseq.corpora.frames import column_names, rows_of
 from s2sft_fairseq.corpora.pairs import Fields, record_problem
 from s2sft_fairseq.corpora.reading import MOST_KNOWN
 from s2sft_fairseq.corpora.tables import NAMING
-from s2sft_fairseq.data.bounded_files import open_bytes
+from s2sft_fairseq.data.bounded_files import has_half_pair, open_bytes
 from s2sft_fairseq.data.source_names import with_names
 from s2sft_fairseq.data.text_files import write_lines
 from s2sft_fairseq.errors import UserError, first_of
@@ -121,6 +121,8 @@ def _lines(name: str, examples: Iterable[Any], fields: Fields, skip_malformed: b
         if not problem:
             keys = {*fields.source, fields.target, "refs"}
             texts = {key: value for key, value in (record or {}).items() if key in keys}
+            problem = "has half a surrogate pair, which UTF-8 cannot hold" if has_half_pair(texts) else ""
+        if not problem:
             yield json.dumps(texts, ensure_ascii=False)
         elif len(wrong) < MOST_KNOWN:
             wrong.append(f"{name}[{number}] {problem}")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from s2sft_fairseq import other_names
 from s2sft_fairseq.data.bounded_files import parse_toml, read_text, whole_number
-from s2sft_fairseq.errors import UserError, as_option, shown
+from s2sft_fairseq.errors import UserError, as_option, nearest_name, shown
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.recipes.option_texts import layout_options, option_problems, words_of
 
@@ -62,7 +62,8 @@ class Setting(NamedTuple):
         if isinstance(self.default, bool):
             return [] if isinstance(value, bool) else [f"must be true or false, but is {shown(value)}"]
         if isinstance(value, bool) or not isinstance(value, str | Number | os.PathLike):
-            return [f"must be a {'text' if self.least is None else 'whole number'}, but is {shown(value)}"]
+            of_choices = f"one of {', '.join(self.choices)}" if self.choices else "a text"
+            return [f"must be {of_choices if self.least is None else 'a whole number'}, but is {shown(value)}"]
         number = whole_number(text)
         if self.least is not None and (number is None or number < self.least):
             return [f"must be a whole number of at least {self.least}, but is {text}"]
@@ -184,7 +185,8 @@ def read_values(
     found, problems = {}, []
     for name, value in values.items():
         if name not in declared:
-            ours = other_names.hint(name, other_names.FINETUNE)
+            nearest = nearest_name(name.lower(), declared)
+            ours = other_names.hint(name, other_names.FINETUNE) or (f" (did you mean {nearest}?)" if nearest else "")
             problems.append(f"{where}there is no setting {name:.40}{ours}: known are {', '.join(declared)}")
             continue
         try:

@@ -166,10 +166,14 @@ def _find_and_load(load: Function, cfg: Any, trainer: Any, **options: Any) -> tu
             raise UserError(f"{option} {path}: a checkpoint file is needed, but this is {what_it_is(Path(path))}")
         raise UserError(f"{option} {path}: no such checkpoint file (from {os.getcwd()})")
     try:
-        return load(cfg, trainer, **options)
+        extra_state, data = load(cfg, trainer, **options)
     except PlaceError as error:
         *_, path = (path for path in asked_for.values() if path is not None)
         raise UserError(f"{path}: {error}") from None
+    done, most = data.next_epoch_idx - 1, trainer.cfg.optimization.max_epoch
+    if 0 < most <= done:
+        logger.warning(f"nothing is left to train: {done:,} epochs are done, and --max-epoch is {most:,}")
+    return extra_state, data
 
 
 def _load_for_training(

@@ -214,7 +214,8 @@ def _schedule_problems(values: Mapping[str, Any]) -> Iterator[str]:
     if name == "cosine" and (values.get("min_lr") or 0) > rate:
         yield f"--min-lr ({values['min_lr']:g}) must be at most --lr ({rate:g})"
     if name == "triangular" and (values.get("lr_period_updates") or 0) <= 0:
-        yield f"--lr-period-updates must be above 0 with --lr-scheduler triangular, but is {values['lr_period_updates']}"
+        period = shown(values.get("lr_period_updates"))
+        yield f"--lr-period-updates must be above 0 with --lr-scheduler triangular, but is {period}"
     end = values.get("stop_min_lr", -1)
     if name is not None and end >= max(rate, values.get("max_lr") or 0) > 0:
         yield f"--stop-min-lr ({end:g}) must be below --lr ({rate:g}): the training would end before its first update"

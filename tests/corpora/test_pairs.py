@@ -134,6 +134,16 @@ def test_too_few_to_hold_out(tmp_path):
     (tmp_path / "a.tsv").write_text("a\tb\n" * 4)
     with pytest.raises(UserError, match=r"--valid is needed: .* but it has 4"):
         write_pairs({"train": [tmp_path / "a.tsv"]}, tmp_path / "made")
+    (tmp_path / "a.tsv").write_text("a\tb\n" * 9)
+    with pytest.raises(UserError, match=r"--valid is needed: all 9 pairs of --train have the same source"):
+        write_pairs({"train": [tmp_path / "a.tsv"]}, tmp_path / "made")
+
+
+@pytest.mark.parametrize("text", ["", "article\theadline\n"])
+def test_no_pairs(tmp_path, text):
+    (tmp_path / "a.tsv").write_text(text)
+    with pytest.raises(UserError, match=r"--train has no pairs"):
+        write_pairs({"train": [tmp_path / "a.tsv"]}, tmp_path / "made")
 
 
 def test_the_first_pairs_only(tmp_path):
@@ -149,7 +159,8 @@ def test_the_first_pairs_only(tmp_path):
         ("a.jsonl", '{"article": "a", "highlights": "b"}\n' * 9,
          "a.jsonl:1: lacks 'src': it has article, highlights (--source and --target, or source= and target=, name"),
         ("a.jsonl", '{"src": "a", "tgt": NaN}\n' * 9, "a.jsonl:1: 'tgt' must be a text, but is nan"),
-        ("a.jsonl", '[{"src": "a", "tgt": "b"}]\n', "a.jsonl:1: must be an object, but is [{'src'"),
+        ("a.jsonl", '[{"src": "a", "tgt": "b"}]\n', "a.jsonl:1: begins a JSON array: one object a line is needed"),
+        ("a.jsonl", '["a", "b"]\n' * 9, "a.jsonl:1: must be an object, but is ['a', 'b']"),
         ("a.jsonl", '[\n{"src": "a", "tgt": "b"}\n]\n', "a.jsonl:1: begins a JSON array: one object a line is needed"),
         ("a.tsv", "a\tb\tc\n" * 9, "a.tsv:1: must have two columns, source and target, but has 3: 'a', 'b', 'c'"),
         ("a.csv", "a\0,b\n" * 9, "a.csv:1: holds a NUL character"),
@@ -162,7 +173,7 @@ def test_malformed_lines_come_before_a_missing_validation_set(tmp_path, name, te
     heading, first, *_ = str(error.value).split("\n")
     assert "malformed records" in heading and "--valid" not in str(error.value)
     assert problem in first
-    with pytest.raises(UserError, match=r"--valid is needed: (.|\n)*:1: "):
+    with pytest.raises(UserError, match=r"(--train has no pairs|--valid is needed: )(.|\n)*:1: "):
         write_pairs({"train": [tmp_path / name]}, tmp_path / "made", skip_malformed=True)
 
 

@@ -79,6 +79,16 @@ def test_headers(tmp_path, header, columns, fields):
         assert read(tmp_path / f"a.{ending}", content, fields) == (expected, [])
 
 
+def test_commas_in_the_texts_of_a_table_with_semicolons(tmp_path):
+    rows = [("one, two", "three"), *ARTICLES]
+    assert read(tmp_path / "a.csv", "".join(f"{source};{target}\n" for source, target in rows)) == (rows, [])
+    rows = [(f"one, {number}", "three") for number in range(6)]
+    with pytest.raises(UserError, match=r"a\.csv: cells may be between ',' or ';': put cells in quotation marks"):
+        read(tmp_path / "a.csv", "".join(f"{source};{target}\n" for source, target in rows))
+    quoted = "".join(f'"{source}";"{target}"\n' for source, target in rows)
+    assert read(tmp_path / "a.csv", quoted) == (rows, [])
+
+
 def test_several_columns_are_the_fields_of_a_source(tmp_path):
     content = "answer,question,passage\na,q,p\n"
     assert read(tmp_path / "a.csv", content, Fields(("passage", "question"), "answer"))[0] == [("p", "q", "a")]
@@ -97,6 +107,7 @@ def test_a_first_pair_is_no_header(tmp_path, first):
         ("id,article,headline\n1,a,b\n", USUAL, "must name the columns src, tgt, but has id, article, headline"),
         ("article,headline\na b,c d\n", Fields(("text",), "title"), "must name the columns text, title, but has"),
         ("Titel,Inhalt\na b,c d\n", Fields(("inhalt",), "titel"), "must name the columns inhalt, titel, but has Titel"),
+        ("src,tgt\ra,b\r", USUAL, "holds carriage returns"),
         ("src,title\na,b\n", USUAL, "must name the columns src, tgt, but has src, title"),
         ("src,tgt,src\na,b,c\n", USUAL, "has several columns src"),
         ("a,b\n", Fields(("q", "p"), "a"), "must name the columns q, p, a, but has a, b"),
@@ -113,6 +124,10 @@ def test_columns_that_are_missing(tmp_path, content, fields, problem):
     [
         ("a,b,c\nd,e\n", [":1: must have two columns, source and target, but has 3: 'a', 'b', 'c'"]),
         ("a\nd,e\n", [":1: must have two columns, source and target, but has 1"]),
+        (
+            "a,b\rc,d\nd,e\n",
+            [":1: must have two columns, source and target, but holds carriage returns: lines must end in line feeds"],
+        ),
         ("src,tgt,id\na,b\nd,e,1\n", [":2: must have 3 columns, as the header, but has 2: 'a', 'b'"]),
         ('a,"b" c\nd,e\n', [":1: has text after the quotation mark that closes a cell"]),
         ('a,"b\nd,e\n', [":1: has a quotation mark that opens a cell, and none that closes it"]),

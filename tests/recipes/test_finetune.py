@@ -435,6 +435,8 @@ def test_settings_of_the_training_may_change_until_it_begins(folder, finished):
         ({"lr": "fast"}, [], "--lr must be a number of at least 0, but is fast"),
         ({"lr": -1}, [], "--lr must be a number of at least 0, but is -1"),
         ({"dropout": "2"}, [], "--dropout must be a number from 0 to 1, but is 2"),
+        ({"dropout": "1"}, [], "--dropout must be below 1, but is 1"),
+        ({"updates": 5, "warmup": 6}, [], "--warmup must be at most --updates (5), but is 6"),
         ({"layout": "--num-roles x"}, [], "argument --num-roles: invalid int value: 'x'"),
         ({}, ["--clip-norm", "x"], "argument --clip-norm: invalid float value: 'x'"),
         ({}, ["--clip-nrm", "2"], "unrecognized arguments: --clip-nrm 2"),
@@ -456,6 +458,22 @@ def test_a_wrong_value_leaves_no_trace(folder, tmp_path, named, further, problem
     done = call(tmp_path, "finetune", *words, "--", *further)
     assert done.returncode == 2 and problem in done.stderr and "usage" not in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        ({"further": "--lr 1"}, "further must be a list of texts, such as ['--clip-norm', '1'], but is '--lr 1'"),
+        ({"further": None}, "further must be a list of texts"),
+        ({"further": ["--clip-norm", 1]}, "further must be a list of texts"),
+        ({"amp": True}, "--amp must be one of auto, on, off, but is True"),
+        ({"Lr": 1}, "there is no setting Lr (did you mean lr?)"),
+    ],
+)
+def test_arguments_of_a_program(folder, tmp_path, named, problem):
+    with pytest.raises(UserError) as error:
+        finetune(folder / "encoder", [("a", "b")], output=tmp_path / "out", **named)
+    assert problem in str(error.value)
 
 
 def test_options_of_the_training_are_accepted(folder, tmp_path):

@@ -104,6 +104,7 @@ def test_frames(tmp_path):
         ({("a", "b")}, "train must be pairs or the path of a file, but is a set, which has no order"),
         (b"ab", "train must be pairs or the path of a file, but is a bytes"),
         ([("a", "b"), ("c", float("nan"))], "train[1] 'tgt' must be a text, but is nan"),
+        ([("a", "b"), ("c\ud800", "d")], "train[1] has half a surrogate pair"),
         ([("a", None)], "train[0] 'tgt' must be a text, but is None"),
         ([{"article": "a", "highlights": "b"}], "train[0] lacks 'src': it has article, highlights ("),
         ([("a", "b", "c")], "train[0] must be a pair (source, target) or a dict, but is ('a', 'b', 'c')"),

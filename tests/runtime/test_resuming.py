@@ -52,6 +52,18 @@ def test_more_updates_go_on(resume):
     assert differing(resume()) == ["--max-update 4 (was 3)"]
 
 
+def test_epochs_that_are_done(resume):
+    words = ("--max-update", 0, "--max-epoch", 1)
+    assert "nothing is left to train" not in resume(*words)
+
+    def at_the_end(state):
+        place = state["extra_state"]["train_iterator"]
+        place.update(epoch=3, iterations_in_epoch=0)
+        del place["read"]
+
+    assert "nothing is left to train: 2 epochs are done, and --max-epoch is 1" in resume(*words, change=at_the_end)
+
+
 def test_the_method_that_is_the_default_is_the_same(resume):
     assert differing(resume("--finetune-method", "pseudo_masked"))[-1] == "--max-update 4 (was 3)"
 
