@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"s2sft_fairseq {__version__}")
         return 0
     if name not in COMMANDS:
-        nearest = nearest_name(name, COMMANDS)
+        nearest = nearest_name(name.lower().removeprefix("fairseq-"), [*COMMANDS, "--help", "--version"])
         hint = f" (did you mean {nearest}?)" if nearest else ""
         print(f"error: s2sft has no command {name}{hint}: {', '.join(COMMANDS)}", file=sys.stderr)
         return USER_ERROR
@@ -113,6 +114,9 @@ def call(name: str, arguments: Sequence[str]) -> None:
         getattr(importlib.import_module(f"s2sft_fairseq.commands.{module}"), function or "main")(list(arguments))
 
 
+_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
+
+
 @contextlib.contextmanager
 def _nearest_options(words: Sequence[str]) -> Iterator[None]:
     """Context manager in which errors of argparse also name the options that are nearest to misspelled ones."""
@@ -120,7 +124,9 @@ def _nearest_options(words: Sequence[str]) -> Iterator[None]:
 
     def error(self: argparse.ArgumentParser, message: str) -> NoReturn:
         if message.startswith("argument "):  # a wrong value, which fairseq's parser meets before it knows all options
-            usual(self, message)
+            choice = _CHOICE.search(message)
+            meant = nearest_name(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else None
+            usual(self, f"{message}; did you mean {meant}?" if meant else message)
         known = [option for action in self._actions for option in action.option_strings]
         given = [word.partition("=")[0] for word in words if word.startswith("--") and word != "--"]
         unknown = [word for word in given if not any(option.startswith(word) for option in known)]

@@ -39,6 +39,9 @@ def test_the_version(call_command):
         (("average", ".", "--lst", "3", "--output", "x"), "--lst: did you mean --last?"),
         (("average", ".", "--last", "3", "--ouput=x"), "--ouput: did you mean --output?"),
         (("train", "data", "--max-tokenz", "3"), "--max-tokenz: did you mean --max-tokens?"),
+        (("train", "data", "--criterion", "mask_atention"), "did you mean mask_attention?"),
+        (("fairseq-train",), "(did you mean train?)"),
+        (("--verison",), "(did you mean --version?)"),
         (("export", ".", "--to", "y", "--fromat", "onnx"), "--fromat: did you mean --format?"),
     ],
 )

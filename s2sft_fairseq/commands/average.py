@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--last", type=int, metavar="N", help="the last N, whether of epochs or of updates")
-    which.add_argument("--best", type=int, metavar="N", help="the best N of those that --keep-best-checkpoints kept")
+    names, kept = ("--best", "--num-best-checkpoints"), "the best N of those that --keep-best-checkpoints kept"
+    which.add_argument(*names, type=int, metavar="N", help=kept)
     which.add_argument("--pattern", metavar="GLOB", help="all whose names match, such as 'checkpoint_*_?000.pt'")
     for kind in KINDS:
         which.add_argument(f"--num-{kind}-checkpoints", type=int, metavar="N", help=f"the last N of {kind}s")

@@ -52,6 +52,8 @@ def test_the_options_of_the_script_of_fairseq(tmp_path, call_command):
     assert averaged("--inputs", ".", "--num-epoch-checkpoints", 2) == 6.5
     assert averaged("--inputs", ".", "--num-epoch-checkpoints", 2, "--checkpoint-upper-bound", 2) == 3
     assert averaged("--inputs", ".", "--num-update-checkpoints", 1) == 90
+    write(tmp_path / "checkpoint.best_loss_1.0000.pt", 7)
+    assert averaged("--inputs", ".", "--num-best-checkpoints", 1) == 7
     assert averaged("--inputs", ".", "--num-update-checkpoints", 2, "--checkpoint-upper-bound", 250) == 30
     assert averaged("--inputs", "checkpoint1.pt", "checkpoint3.pt") == 5.5
     assert averaged(".", "--num-epoch-checkpoints", 1) == 9
