@@ -68,7 +68,8 @@ class Family:
     tied: tuple[str, ...] = ()
     """Their output matrix, which is left out if it is the token embedding."""
     second_bias: str = ""
-    """Their other name of the output bias. If a file has both, this one takes part in the computation."""
+    """Their other name of the output bias. It counts if a file lacks the first one, or if the configuration does not
+    tie the output matrix, whose own bias it is then."""
     adapt: Callable[[Weights, Sizes, Mapping[str, Any]], None] = _unchanged
     """Convert, in place and after renaming, the tensors that are stored in another form, with their configuration; may
     change the sizes too."""
@@ -183,7 +184,8 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
     check_sizes(sizes)
     num_layers = sizes["encoder_layers"]
     names = [name[:_SHOWN] for name in source]
-    weights, unused, problems, matrices = _rename(family, source, num_layers)
+    is_untied = config.get("tie_word_embeddings") is False or bool(config.get("untie_weights_roberta"))
+    weights, unused, problems, matrices = _rename(family, source, num_layers, is_untied)
     untied = _place_matrices(weights, matrices, sizes, config)
     del matrices
     if not weights:
@@ -282,7 +284,9 @@ def _rows_of_parts(sizes: Sizes) -> list[int]:
     return [width, shared, shared]
 
 
-def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, list[str], list[str], Weights]:
+def _rename(
+    family: Family, source: Weights, num_layers: int, is_untied: bool
+) -> tuple[Weights, list[str], list[str], Weights]:
     """Move the tensors out of ``source``.
 
     Returns:
@@ -296,13 +300,13 @@ def _rename(family: Family, source: Weights, num_layers: int) -> tuple[Weights, 
     matrices: Weights = {}
     unused, problems = [], []
     ours_of = {name: names.get(today) or names.get(family.base + today) for name, today in spelled.items()}
-    # Current names come after older ones, and the second name of the bias last: the last of several names counts.
+    # Current names come after older ones, and the last of them counts. The second name of the bias comes last.
     for name, today in sorted(spelled.items(), key=lambda pair: (pair[1] == family.second_bias, pair[0] == pair[1])):
         value, ours = source.pop(name).detach(), ours_of[name]
         if today in family.tied:
             unused.append(name)
             matrices[name] = value
-        elif today == family.second_bias and (first := weights.get(OUTPUT_BIAS)) is not None and _equal(value, first):
+        elif today == family.second_bias and OUTPUT_BIAS in weights and not is_untied:
             unused.append(name)
         elif today == family.second_bias:
             weights[OUTPUT_BIAS] = value

@@ -120,7 +120,10 @@ def test_several_encoders(converted, tmp_path):
 def test_a_bias_under_one_of_its_names(converted, tmp_path, name, first, second):
     folder, weights, expected = converted(name)
     bias = weights[second]
-    for number, changed in enumerate([{first: bias}, {second: bias}, {first: bias + 1, second: bias}]):
+    both = {first: bias, second: bias + 1}  # the first one counts, as in the program of s2s-ft
+    if name == "gte":  # its own code has the second name alone
+        both = {first: bias + 1, second: bias}
+    for number, changed in enumerate([{first: bias}, {second: bias}, both]):
         others = {key: value for key, value in weights.items() if key not in (first, second)}
         wrapped = copied(folder, tmp_path / f"{number}", {**others, **changed})
         assert_equal(conversion_of(wrapped, tmp_path / f"made{number}"), expected)
