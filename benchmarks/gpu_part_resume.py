@@ -54,7 +54,7 @@ def measure(cell: Record, settings: Settings) -> Record:
         before = losses(trainer, training, range(1, UPDATES + 1))
         saved = trainer.get_num_updates()
         trainer.consolidate_optimizer()
-        trainer.save_checkpoint(file, {"train_iterator": {"epoch": 1}})
+        trainer.save_checkpoint(file, {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}})
         later = range(UPDATES + 1, 2 * UPDATES + 1)
         expected = losses(trainer, training, later)
         del trainer

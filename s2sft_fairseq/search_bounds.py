@@ -103,6 +103,25 @@ _FURTHER: Mapping[str, SearchOption] = {
 """Numbers of fairseq's search that only its command line has."""
 
 
+_DEPENDENT = {
+    "sampling": ("sampling_topk", "sampling_topp"),
+    "decode_blocks": ("confidence", "max_passes", "revise"),
+    "no_repeat_ngram_size": ("no_repeat_ngram_ignore",),
+}
+"""The options that are refused if another one is off."""
+
+
+def applicable(search: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the search of a model folder without the options that depend on one which is switched off.
+
+    Args:
+        search: the options that the folder sets.
+        chosen: the options that the caller sets.
+    """
+    off = [name for switch, names in _DEPENDENT.items() if not chosen.get(switch, True) for name in names]
+    return {name: value for name, value in search.items() if name not in off}
+
+
 def number_problems(*configurations: Any) -> Iterator[str]:
     """Yield an error for each number of a search that is out of bounds.
 

@@ -411,7 +411,7 @@ def test_exports(shown, tmp_path, capsys):
     found = shown(lambda folder: cli.call("export", [*words, str(folder / "made")]))
     program = next(name for name in found if name.startswith("transformers "))
     assert found[program] == "1/1 batches"
-    assert found[""] == "6/6 sentences"
+    assert found[""] == "11/11 sentences"
     assert found["write model.safetensors"] == found[f"load {tmp_path / 'terminal' / 'made'}"] == ""
     assert found[f"load {model}"] == ""
 

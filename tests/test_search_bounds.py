@@ -17,7 +17,7 @@ from s2sft_fairseq.inference.generator import SequenceGenerator
 from s2sft_fairseq.inference.memory import plan_batches
 from s2sft_fairseq.inference.options import search_problems
 from s2sft_fairseq.runtime.options import _option_problems
-from s2sft_fairseq.search_bounds import SEARCH, number_problems
+from s2sft_fairseq.search_bounds import SEARCH, applicable, number_problems
 
 NAN, INF = float("nan"), float("inf")
 WRONG = {
@@ -138,3 +138,12 @@ def test_bounds_of_requests_are_those_of_the_table():
     for value in (math.nan, math.inf):
         with pytest.raises(ValueError, match="length_penalty"):
             schemas.GenerateRequest(source="a", length_penalty=value)
+
+
+def test_options_that_depend_on_one_that_is_switched_off():
+    """A folder that samples may be searched with a beam."""
+    search = {"sampling": True, "sampling_topp": 0.9, "temperature": 0.7, "decode_blocks": 4, "confidence": 0.5}
+    assert applicable(search, {}) == search
+    assert applicable(search, {"sampling": True}) == search
+    assert applicable(search, {"sampling": False}).keys() == search.keys() - {"sampling_topp"}
+    assert applicable(search, {"decode_blocks": 0}).keys() == search.keys() - {"confidence"}

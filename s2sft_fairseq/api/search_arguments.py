@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from s2sft_fairseq import other_names
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.search_bounds import PYTHON, SEARCH
+from s2sft_fairseq.search_bounds import PYTHON, SEARCH, applicable
 
 _OF_OPTIONS = {option: name for name, option in PYTHON.items()}
 """The argument for each option of ``s2sft generate``."""
@@ -29,7 +29,8 @@ def apply(cfg: DictConfig, search: Mapping[str, Any], given: Mapping[str, Any], 
     given = {name: plain(value) for name, value in given.items() if value is not None}
     if problems := [*_problems(cfg, given), *problems]:
         raise UserError.of(problems)
-    for option, value in {**search, **{PYTHON[name]: value for name, value in given.items()}}.items():
+    chosen = {PYTHON[name]: value for name, value in given.items()}
+    for option, value in {**applicable(search, chosen), **chosen}.items():
         part = cfg.generation if option in cfg.generation else cfg.task
         if option not in part:
             raise UserError(f"the search of the model folder names {option}, which is no option of this model")

@@ -20,7 +20,7 @@ from s2sft_fairseq.files import added_files
 from s2sft_fairseq.inference.file_generator import generate_file
 from s2sft_fairseq.inference.ray_engine import generate_shards
 from s2sft_fairseq.inference.shards import FORMATS, find_shards
-from s2sft_fairseq.search_bounds import SearchOption
+from s2sft_fairseq.search_bounds import SearchOption, applicable
 from s2sft_fairseq.signals import end, handled
 from s2sft_fairseq.tasks.deltalm_seq2seq import DeltaLMSeq2SeqTask
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqTask
@@ -156,7 +156,10 @@ def _of_model_folder(arguments: list[str]) -> list[str]:
     if path is None or not Path(path).is_dir():
         return []
     given = {argument.partition("=")[0] for argument in arguments}
-    search = {name: value for name, value in read_config(Path(path))["search"].items() if as_option(name) not in given}
+    search = read_config(Path(path))["search"]
+    chosen = {name: fairseq_command.value_of(arguments, as_option(name)) for name in search if as_option(name) in given}
+    off = {name: False for name, value in chosen.items() if value == "0"}
+    search = {name: value for name, value in applicable(search, off).items() if name not in chosen}
     # Joined by =, so that a value that begins with - is not taken for an option.
     words = [
         as_option(name) if value is True else f"{as_option(name)}={value}"

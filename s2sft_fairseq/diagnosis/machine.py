@@ -16,6 +16,7 @@ PACKAGES: Mapping[str, Mapping[str, str]] = {
     "encoders": {
         "safetensors": "model folders, and encoders in this format",
         "tokenizers": "WordPiece, byte-level BPE and any tokenizer.json",
+        "huggingface-hub": "models by their names on the Hugging Face hub",
         "sentencepiece": "SentencePiece models, such as XLM-R's",
         "subword-nmt": "fastBPE codes",
     },

@@ -73,7 +73,7 @@ def test_accepting(refused, lock_elsewhere, tmp_path):
 
 def test_converting(refused, lock_elsewhere, tmp_path):
     lock_elsewhere(tmp_path / ".encoder.lock")
-    refused(tmp_path / "encoder", "convert", "anything", "--to", tmp_path / "encoder")
+    refused(tmp_path / "encoder", "convert", "./anything", "--to", tmp_path / "encoder")
 
 
 def test_exporting(lock_elsewhere, call_command, tiny_training, tiny_corpus, tmp_path):

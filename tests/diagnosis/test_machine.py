@@ -50,7 +50,7 @@ def examined():
 def test_the_packages_are_those_that_setup_declares(options):
     """All extras but those for the demo, the site and the tests of this package."""
     declared = {
-        extra: [re.sub(r"\[.*", "", line) for line in text.split("\n") if line and not line.startswith("#")]
+        extra: [re.sub(r"[\[>=].*", "", line) for line in text.split("\n") if line and not line.startswith("#")]
         for extra, text in options["options.extras_require"].items()
         if extra not in ("demo", "docs", "test")
     }

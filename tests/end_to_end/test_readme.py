@@ -63,4 +63,5 @@ def test_the_notebook(folder):
     assert printed[0] == [] and "the model is " in printed[1][-2]
     assert printed[1][-1].strip() and [len(texts) for texts in ast.literal_eval(printed[2][0])] == [2, 2]
     told = [out.text for out in streams if out.name == "stderr" and out.text.strip()]
-    assert [text for text in told if "sources are cut" not in text] == []
+    expected = ("sources are cut", "symbols are unknown to the vocabulary")  # of the tiny encoder
+    assert [text for text in told if not any(part in text for part in expected)] == []

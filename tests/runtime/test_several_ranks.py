@@ -260,14 +260,17 @@ def test_ranks_train_as_one_process(trained, name):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["lora", "sharded_lora", "lora_alone"])
+@pytest.mark.parametrize("name", ["lora", "sharded_lora"])
 def test_ranks_write_the_model_folder(trained, name):
     """With the tokenizer beside the checkpoint of --pretrained; its numbers are those that one process writes."""
     facts, alone = (
         json.loads((trained.folder / folder / "model" / "config.json").read_text())["training"]
-        for folder in (name, "lora_alone")
+        for folder in (name, f"{name}_alone")
     )
-    assert facts.keys() == alone.keys() and facts["updates"] == 4 and isinstance(facts["seconds"], int | None)
+    for each in (facts, alone):
+        assert isinstance(each.pop("seconds", 0), int)  # absent if the training took less than half a second
+    assert facts.keys() == alone.keys()
+    assert facts["updates"] == 4
     assert facts["held_out_loss"] == pytest.approx(alone["held_out_loss"], abs=0.0011)
 
 
