@@ -70,9 +70,11 @@ def temperature_schedule(cfg: MixtureConfig) -> TemperatureSchedule:
 
 
 def mixture_problems(cfg: MixtureConfig) -> list[str]:
-    """Return the problems of the options, a sentence each."""
-    problems = temperature_schedule(cfg).problems()
-    problems += SpanCorruption(cfg.span_density, cfg.mean_span_length).problems("--span-density")
+    """Return the problems of the options, a sentence each.
+
+    Those of the temperature are found where it is used, since ``s2sft generate`` has another --temperature.
+    """
+    problems = SpanCorruption(cfg.span_density, cfg.mean_span_length).problems("--span-density")
     if cfg.epoch_examples is not None and cfg.epoch_examples < 1:
         problems.append(f"--epoch-examples must be at least 1, but is {cfg.epoch_examples}")
     return [*problems, *text_block_problems(cfg)]
@@ -169,10 +171,17 @@ class MixtureTask(OneDictionaryTask):
         return ids
 
     def mixture(self, split: str, groups: Sequence[Sequence[MixturePart]], epoch: int) -> MixtureDataset:
-        """Return the data set of a split; only the training set is sampled by temperature."""
+        """Return the data set of a split; only the training set is sampled by temperature.
+
+        Raises:
+            UserError: the temperatures are out of range.
+        """
+        schedule = temperature_schedule(self.cfg) if split == self.cfg.train_subset else None
+        if schedule and (problems := schedule.problems()):
+            raise UserError.of(problems)
         dataset = MixtureDataset(
             groups,
-            temperature_schedule(self.cfg) if split == self.cfg.train_subset else None,
+            schedule,
             pad=self.dictionary.pad(),
             eos=self.dictionary.eos(),
             vocab_size=len(self.dictionary),

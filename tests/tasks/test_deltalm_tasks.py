@@ -374,11 +374,18 @@ def test_the_composition_of_an_epoch_is_logged(data, caplog):
     assert "train, epoch 6: temperature 5; examples: en-de 61, en-fr 39" in caplog.text
 
 
+def test_the_temperature_of_a_search_is_another(data):
+    """s2sft generate has a --temperature of its own; that of the languages matters where they are sampled."""
+    task = seq2seq(data, lang_pairs="en-de", temperature=0.5)
+    task.load_dataset("valid")
+    with pytest.raises(UserError, match=r"--temperature must be at least --first-temperature \(1\), but is 0\.5"):
+        task.load_dataset("train", 1)
+
+
 def test_problems_with_options(data):
     with pytest.raises(UserError) as error:
-        seq2seq(data, lang_pairs="en-de", span_density=1.0, epoch_examples=0, tokens_per_sample=9, temperature=0.5)
+        seq2seq(data, lang_pairs="en-de", span_density=1.0, epoch_examples=0, tokens_per_sample=9)
     assert error.value.problems == [
-        "--temperature must be at least --first-temperature (1), but is 0.5",
         "--span-density must be above 0 and below 1, but is 1",
         "--epoch-examples must be at least 1, but is 0",
         "--tokens-per-sample must be at least twice --min-tokens-per-sample (8), but is 9",
