@@ -114,8 +114,13 @@ sys.exit(cli.main(["serve", *sys.argv[1:]]))
 """
 
 
+def usual_signals():
+    """Undo what nohup does to the process of the tests."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
-def served(folder, before=None):
+def served(folder, before=usual_signals):
     """Start a server whose model takes half a second, in a process; yield the process and the port."""
     pytest.importorskip("uvicorn", reason="the extra serve is not installed")
     with (folder / "log").open("w") as log:

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 
 import pytest
@@ -92,6 +93,7 @@ def test_equal_with_data_loading_workers(train):
     assert_identical(helped, alone)
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="fairseq-train does not start: docs/dependencies.md#python")
 def test_resumed_in_a_new_process(train, fairseq_command, tiny_data, tiny_options, tmp_path):
     whole, _ = train("whole", 20)
     train("halves", 10)
@@ -179,9 +181,9 @@ def test_signalled(train, tmp_path, number, place):
 
 
 def test_a_training_of_epochs_is_done(train, tmp_path):
-    train("run", 1000, "--max-epoch", 2)
+    train("run", 60, "--max-epoch", 2)
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert status == {"state": "done", "updates": 14, "max_update": 1000, "epoch": 2, "max_epoch": 2}
+    assert status == {"state": "done", "updates": 14, "max_update": 60, "epoch": 2, "max_epoch": 2}
 
 
 def test_signalled_after_the_last_update(train):

@@ -213,6 +213,8 @@ def test_initial_weights(caplog):
 @pytest.fixture
 def fairseq_train(run_process):
     """Run a failing ``fairseq-train`` with the plugin as ``--user-dir``, and return what it prints."""
+    if sys.version_info >= (3, 14):
+        pytest.skip("fairseq-train does not start there: docs/dependencies.md#python")
     plugin = Path(__file__).resolve().parents[2] / "s2sft_fairseq"
 
     def run(*words):

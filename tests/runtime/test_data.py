@@ -31,6 +31,7 @@ from fairseq.trainer import Trainer
 from fairseq_cli import interactive
 from omegaconf import OmegaConf
 
+from s2sft_fairseq.commands.fairseq_command import _forked_workers
 from s2sft_fairseq.errors import UserError
 
 # pytest turns an exception in a `__del__` into the first of these warnings.
@@ -141,7 +142,8 @@ def workers_after_an_epoch(reusable):
     try:
         task = FairseqTask(OmegaConf.create({}))
         epoch = task.get_batch_iterator(Numbers(reusable), max_sentences=2, num_workers=1, data_buffer_size=1)
-        assert sorted(torch.cat(list(epoch.next_epoch_itr())).tolist()) == [0, 1, 2, 3]
+        with _forked_workers():
+            assert sorted(torch.cat(list(epoch.next_epoch_itr())).tolist()) == [0, 1, 2, 3]
         deadline = time.monotonic() + 4
         while (alive := multiprocessing.active_children()) and not reusable and time.monotonic() < deadline:
             time.sleep(0.05)
