@@ -44,6 +44,6 @@ existing=()
 for each in "${tests[@]}"; do
     [ ! -e "$each" ] || existing+=("$each")
 done
-"$venv/bin/python" -m pytest -q -p no:cacheprovider -m "not slow and not process" "${existing[@]}" \
+OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "not slow and not process" "${existing[@]}" \
     "${left_out[@]}"
 say "passed with the lowest versions"
