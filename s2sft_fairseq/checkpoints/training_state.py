@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from numbers import Number
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -141,8 +142,8 @@ def _is_meter(entry: Any) -> bool:
 
 
 def _is_value(value: Any) -> bool:
-    """Return whether a value is a number, also an infinite one, or a tensor."""
-    return isinstance(value, Number | Tensor) and not isinstance(value, bool)
+    """Return whether a value is a number, also an infinite one, or several: BLEU's counts are an array of NumPy."""
+    return isinstance(value, Number | Tensor | np.ndarray) and not isinstance(value, bool)
 
 
 def _is_set(value: Any, *, may_be_none: bool) -> bool:

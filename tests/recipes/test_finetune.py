@@ -260,7 +260,7 @@ def test_python(folder, tmp_path, monkeypatch):
     assert vars(stages.settings) == vars(started(folder, tmp_path).settings) and stages.further == further
     with pytest.raises(UserError) as error:
         finetune("none", pairs, output=tmp_path, epoch=3, beam=0)
-    assert error.value.problems[0].startswith("there is no setting epoch: known are encoder, ")
+    assert error.value.problems[0].startswith("there is no setting epoch (did you mean epochs?): known are encoder, ")
     assert error.value.problems[1] == "--beam must be a whole number of at least 1, but is 0"
 
 
