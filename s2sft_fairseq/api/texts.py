@@ -84,7 +84,7 @@ def fields_of(texts: Sequence[Any], argument: str, names: Sequence[str] = ()) ->
 
 
 def _parts(text: Any, names: Sequence[str], *, divided: bool) -> list[Any]:
-    """Return the fields of a text in the order of the model; [] if it is none.
+    """Return the fields of a text in the order of the model; [] for a value that is no text.
 
     Raises:
         ValueError: they are not the fields of the model.

@@ -23,7 +23,7 @@ def names_problem(names: Any) -> str | None:
 
 
 def recorded_names(state: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in the state of a model; () if there are none."""
+    """Return the names of fields that a model records; () if it records no names."""
     names: Any = state.get(NAMES)
     return () if names_problem(names) else tuple(names)
 

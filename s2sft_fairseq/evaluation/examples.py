@@ -189,7 +189,7 @@ def _source(value: Mapping[str, Any]) -> tuple[str] | None:
 
 
 def _best(value: Mapping[str, Any]) -> tuple[str] | None:
-    """Return the text of the best hypothesis; "" if there is none."""
+    """Return the text of the best hypothesis; "" for an empty list."""
     found = value.get("hypotheses")
     if not isinstance(found, list):
         return None

@@ -15,7 +15,7 @@ class OneDictionaryTask(FairseqTask):
 
     dictionary: FairseqDictionary
     same_in_a_run: tuple[str, ...] = ("source_lang", "target_lang")
-    """Options with other values of which a resumed training would be another one: they say what is learned."""
+    """Options that say what is learned. A training that resumes must have the same values."""
 
     @classmethod
     def load_dictionary(cls, filename: str) -> FairseqDictionary:

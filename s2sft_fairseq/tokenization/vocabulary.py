@@ -103,7 +103,7 @@ def read_vocabulary(folder: Path, *, to_copy: bool = False) -> Vocabulary:
 
 
 def one_of(alternatives: Sequence[str], heading: str, *further: str) -> UserError:
-    """Return the error of a folder that has none of several alternatives: one problem, with a line for each."""
+    """Return the error of a folder that lacks all alternatives: one problem, with a line for each alternative."""
     return UserError(str(UserError.of([*alternatives, *further], heading)))
 
 
