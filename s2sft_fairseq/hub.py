@@ -53,6 +53,14 @@ def tokenizer_path(name: str | os.PathLike[str]) -> Path:
     return local_path(name, weights=False)
 
 
+def path_or_name(argument: str) -> Path:
+    """Return the argument of a command, which may be a path or a name on the hub.
+
+    What begins with ``./`` can only be a path, which a `Path` would not tell.
+    """
+    return Path(os.path.abspath(argument)) if argument.startswith("./") else Path(argument)
+
+
 def name_of(folder: Path) -> str:
     """Return the name of a model: that on the hub for a folder of the cache, otherwise the name of the folder.
 

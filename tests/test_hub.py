@@ -9,7 +9,7 @@ from huggingface_hub import constants
 
 from s2sft_fairseq.checkpoints.source_files import find_weights
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.hub import is_hub_name, local_path, name_of, tokenizer_path
+from s2sft_fairseq.hub import is_hub_name, local_path, name_of, path_or_name, tokenizer_path
 from s2sft_fairseq.recipes.finetune_trials import name_of_encoder
 
 ENCODER = {
@@ -135,6 +135,12 @@ def parts_on_hub(tiny_parts, monkeypatch, tmp_path):
     (tmp_path / "test.src").write_text("a b\n")
     with serving(monkeypatch, tmp_path / "cache", models):
         yield tiny_parts
+
+
+def test_an_argument_that_can_only_be_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not is_hub_name(path_or_name("./bert-base-uncased"))
+    assert is_hub_name(path_or_name("bert-base-uncased"))
 
 
 def test_models_in_python_and_on_the_command_line(parts_on_hub, call_command):

@@ -14,6 +14,8 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.progress import bar
 
+AVERAGED = "averaged_from"
+"""The key of an average's ``extra_state`` with the names of its checkpoints."""
 # fairseq's names of checkpoints: at the end of an epoch, after a number of updates, and of --keep-best-checkpoints.
 _OF_TRAINING = re.compile(r"checkpoint(?P<epoch>\d+)\.pt|checkpoint_(?P<within>\d+)_(?P<updates>\d+)\.pt")
 _OF_KIND = {
@@ -132,7 +134,21 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         twin = next((other for other in averaged if all(_is_same(model, name, other) for model in models)), None)
         averaged[name] = averaged[twin] if twin else _mean([model[name] for model in models])
     kept = {name: value for name, value in (states[0].get("extra_state") or {}).items() if name != "val_loss"}
+    kept[AVERAGED] = [path.name for path in paths]
     return {**states[0], "model": averaged, "last_optimizer_state": None, "extra_state": kept}
+
+
+def check_replaceable(output: Path) -> None:
+    """Check that a file to write replaces nothing but an earlier average.
+
+    Raises:
+        UserError: the file exists and is no average.
+    """
+    if not output.exists():
+        return
+    extra_state = load_checkpoint(output, lazily=True).get("extra_state")
+    if not isinstance(extra_state, dict) or AVERAGED not in extra_state:
+        raise UserError(f"--output must be a new file or an earlier average, but {output} is another checkpoint")
 
 
 def _differences(first: dict[str, Tensor], other: dict[str, Tensor]) -> list[tuple[str, str]]:

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the checkpoint to write")
     options = parser.parse_args(arguments)
     runtime.install()  # imports PyTorch and fairseq, which --help does not need
-    from s2sft_fairseq.checkpoints.averaging import average_checkpoints
+    from s2sft_fairseq.checkpoints.averaging import average_checkpoints, check_replaceable
     from s2sft_fairseq.checkpoints.saving import save_checkpoint
 
     paths = _chosen(options)
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UserError(f"--output {options.output}: its folder does not exist")
     if options.output in paths:
         raise UserError(f"--output must be another file than those that are averaged, but is {options.output}")
+    check_replaceable(options.output)
     state = average_checkpoints(paths)
     with step(f"write {options.output}"):
         save_checkpoint(state, options.output)

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from s2sft_fairseq.cli import call
-from s2sft_fairseq.hub import is_hub_name, local_path, tokenizer_path
+from s2sft_fairseq.hub import is_hub_name, local_path, path_or_name, tokenizer_path
 from s2sft_fairseq.recipes.pretraining import (
     PRESETS,
     SYNTHETIC,
@@ -47,8 +47,12 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--pairs", type=Path, metavar="DIR", help="DeltaLM: with train.X-Y.X and so on")
     start = parser.add_mutually_exclusive_group(required=True)
-    start.add_argument("--encoder", type=Path, metavar="DIR", help="to begin with, as it is published or converted")
-    start.add_argument("--tokenizer-dir", type=Path, metavar="DIR", help="such as BERT's vocab.txt: random weights")
+    start.add_argument(
+        "--encoder", type=path_or_name, metavar="DIR", help="to begin with, as it is published or converted"
+    )
+    start.add_argument(
+        "--tokenizer-dir", type=path_or_name, metavar="DIR", help="such as BERT's vocab.txt: random weights"
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--run", metavar="NAME", help="folder in it of this training (default: the preset)")
     parser.add_argument("--updates", type=int, metavar="N", help="(default: the paper's)")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sft_fairseq.errors import UserError, as_option
-from s2sft_fairseq.hub import is_hub_name
+from s2sft_fairseq.hub import is_hub_name, path_or_name
 from s2sft_fairseq.serve.settings import HIGHEST_PORT, LOCAL_NAMES, Access, Limits, limit_problems, read_key
 
 logger = logging.getLogger(__name__)
@@ -117,9 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="s2sft serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", type=Path, metavar="MODEL", help="a model folder, or a checkpoint")
+    parser.add_argument("model", type=path_or_name, metavar="MODEL", help="a model folder, or a checkpoint")
     parser.add_argument(
-        "--tokenizer-dir", type=Path, metavar="DIR", help="of a checkpoint: the encoder that it was trained from"
+        "--tokenizer-dir",
+        type=path_or_name,
+        metavar="DIR",
+        help="of a checkpoint: the encoder that it was trained from",
     )
     parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
     parser.add_argument("--dtype", default="auto", help="auto (default), float32, bfloat16 or float16")

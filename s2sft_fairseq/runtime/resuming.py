@@ -124,6 +124,8 @@ def _another_run(
         yield from _changes(saved.sections["checkpoint"], now.sections["checkpoint"], measures, "--reset-meters")
         of_loss = sorted(now.sections["criterion"].keys() - {"_name", "report_accuracy"})
         yield from _changes(saved.sections["criterion"], now.sections["criterion"], of_loss, "--reset-meters")
+    if trainer.cfg.ema.store_ema and "ema" not in state["extra_state"]:
+        yield "--store-ema is True, but the checkpoint has no moving average", "--finetune-from-model"
     place = state["extra_state"]["train_iterator"]
     if not resets.dataloader and place["iterations_in_epoch"] and "read" not in place:
         # An earlier version saved how many batches were read, not which examples.

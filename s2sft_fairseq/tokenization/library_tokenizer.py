@@ -219,6 +219,10 @@ def _for_texts(document: dict[str, Any], special: Collection[str]) -> dict[str, 
         model["vocab"] = [(names.get(token, token), score) for token, score in vocabulary]
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
+    if model["type"] == "BPE" and not model.get("unk_token"):
+        # Without such a token the library leaves characters out that are no pieces.
+        model["unk_token"] = f"{_HIDDEN}unknown"
+        model["vocab"] = {**model["vocab"], model["unk_token"]: 1 + max(model["vocab"].values(), default=-1)}
     if "merges" in model:
         model["merges"] = [pair for pair in model["merges"] if not hidden.intersection(_merged(pair))]
     return {**document, "model": model, "added_tokens": [token for token in added if token["content"] not in hidden]}

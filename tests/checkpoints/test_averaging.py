@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from s2sft_fairseq.checkpoints.averaging import average_checkpoints, best_checkpoints, last_checkpoints
+from s2sft_fairseq.checkpoints.averaging import (
+    average_checkpoints,
+    best_checkpoints,
+    check_replaceable,
+    last_checkpoints,
+)
 from s2sft_fairseq.errors import UserError
 
 
@@ -30,7 +35,18 @@ def test_an_average_by_hand(tmp_path):
     assert model["half"].dtype == torch.float16 and model["half"].tolist() == [3]
     assert model["version"].tolist() == [3]
     assert state["last_optimizer_state"] is None and state["task_state"] == {"n": 1}
-    assert state["extra_state"] == {"previous_training_time": 5}  # the held-out loss was that of the first alone
+    names = ["1.pt", "2.pt", "6.pt"]
+    # The held-out loss was that of the first alone.
+    assert state["extra_state"] == {"previous_training_time": 5, "averaged_from": names}
+
+
+def test_an_average_replaces_only_an_average(tmp_path):
+    check_replaceable(tmp_path / "new.pt")
+    other = write(tmp_path / "checkpoint_best.pt", 1)
+    with pytest.raises(UserError, match=r"--output .*checkpoint_best\.pt"):
+        check_replaceable(other)
+    torch.save(average_checkpoints([other]), tmp_path / "average.pt")
+    check_replaceable(tmp_path / "average.pt")
 
 
 def test_checkpoints_that_do_not_belong_together(tmp_path):

@@ -89,6 +89,11 @@ def test_another_training_is_refused(resume, options, option, way):
         resume(*options, way)
 
 
+def test_a_moving_average_that_the_checkpoint_lacks(resume):
+    log = resume("--store-ema", status=2)
+    assert "--store-ema is True, but the checkpoint has no moving average (--finetune-from-model)" in log
+
+
 def test_another_size_is_refused(resume):
     """Its weights would have other shapes."""
     assert "--encoder-layers is 2, but was 1" in resume("--encoder-layers", 2, status=2)

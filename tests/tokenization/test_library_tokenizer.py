@@ -134,6 +134,21 @@ def test_a_byte_that_the_vocabulary_lacks_is_unknown(tmp_path):
     assert open_tokenizer(tmp_path).encode("aba") == "a <unk> a"
 
 
+@pytest.mark.parametrize("unknown", [None, "<unk>"])
+def test_a_character_that_a_bpe_without_unknown_token_lacks(tmp_path, unknown):
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b"]
+    ids = {token: number for number, token in enumerate(tokens)}
+    added = [{"id": 7, "content": "<more>", "special": False}]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    model = {"type": "BPE", "vocab": ids, "merges": [], "unk_token": unknown}
+    document = {"version": "1.0", "added_tokens": [{**token, **flags} for token in added], "model": model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    tokenizer = open_tokenizer(tmp_path)
+    assert tokenizer.encode("axb<more>") == "a <unk> b <more>"
+    (pieces,) = tokenizer.encode_pieces(["axb"])
+    assert pieces.offsets == [(0, 1), (1, 2), (2, 3)]
+
+
 def test_damaged_merges(roberta):
     path = roberta / "merges.txt"
     lines = path.read_text().splitlines()
