@@ -81,7 +81,7 @@ class EncoderPass:
         # (N, 3, h, d) -> (h, N, d) each
         query, key, _ = attention.project(x, plan.rotation).permute(1, 2, 0, 3).float()
         weights = query.new_zeros(len(query), len(x), len(x))
-        of_all = pattern.packed(columns, relative=self.model.relative_position, dtype=x.dtype)
+        of_all = pattern.packed(self.model.as_seen(columns), relative=self.model.relative_position, dtype=x.dtype)
         for block in attention.biased_blocks(attention.project(x, plan.rotation), of_all):
             scores = query[:, block.queries] @ key[:, block.keys].transpose(1, 2) / query.size(-1) ** 0.5
             if block.bias is not None:

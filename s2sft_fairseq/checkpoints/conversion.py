@@ -279,9 +279,10 @@ def _parts(fused: str) -> list[str]:
 
 def _rows_of_parts(sizes: Sizes) -> list[int]:
     """Return the numbers of rows of query, key and value; grouped-query attention has fewer keys and values."""
-    width, heads = sizes["encoder_embed_dim"], sizes["encoder_attention_heads"]
-    shared = (sizes.get("key_value_heads") or heads) * (width // heads)
-    return [width, shared, shared]
+    heads = sizes["encoder_attention_heads"]
+    head_dim = sizes.get("head_dim") or sizes["encoder_embed_dim"] // heads
+    shared = (sizes.get("key_value_heads") or heads) * head_dim
+    return [heads * head_dim, shared, shared]
 
 
 def _rename(

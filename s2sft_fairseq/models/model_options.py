@@ -133,7 +133,7 @@ def common_problems(config: type[TransformerOptions], cfg: Any) -> list[str]:
     if wrong:  # the checks below need values of the right types
         raise UserError.of([*wrong.values(), *problems])
     heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
-    if heads > 0 and width % heads:
+    if heads > 0 and width % heads and not getattr(cfg, "head_dim", 0):
         problems.append(
             f"--encoder-embed-dim must be a multiple of --encoder-attention-heads ({heads}), but is {width}"
         )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from s2sft_fairseq.errors import package
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern, merge_heads
-from s2sft_fairseq.modules.positions import Rotation, rotation_at
+from s2sft_fairseq.modules.positions import Rotation
 from s2sft_fairseq.modules.visibility import within_window
 
 INPUTS = ("tokens", "positions", "segments", "predicted", "visible", "seen", "slot_positions")
@@ -111,10 +111,7 @@ class OnnxGraph(nn.Module):
             relative = self.model.relative_position
             bias = torch.zeros_like(hidden, dtype=torch.float32) if relative is None else relative(positions, keys)
             biases.append(bias.masked_fill(hidden, float("-inf")))
-        rotation = None
-        if pattern.rotary_base:
-            rotation = rotation_at(positions, pattern.head_dim, pattern.rotary_base, torch.float32)
-        return Plan(biases[0], biases[1], rotation)
+        return Plan(biases[0], biases[1], pattern.rotation(positions, torch.float32))
 
 
 def _attend(query: Tensor, slots: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], plan: Plan) -> Tensor:

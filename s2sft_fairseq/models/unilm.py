@@ -22,7 +22,14 @@ from s2sft_fairseq.models.trained_parameters import (
     has_adapters,
     trained_share,
 )
-from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes, is_disentangled
+from s2sft_fairseq.models.unilm_config import (
+    SIZES,
+    UnilmConfig,
+    complete_sizes,
+    has_causal_source,
+    is_disentangled,
+    width_of_head,
+)
 from s2sft_fairseq.models.unilm_parts import (
     initial_std,
     initialize,
@@ -180,7 +187,7 @@ class UnilmModel(BaseFairseqModel):
                 keys and values of the others.
         """
         x: Tensor = self.embeddings(columns.tokens, columns.positions, columns.segments, tied)
-        plans = self._packed_plans(columns, x.dtype)
+        plans = self._packed_plans(self.as_seen(columns), x.dtype)
         if at is not None:
             plans[-1] = plans[-1].restricted(at)
         for layer, plan in zip(self.layers, plans, strict=True):
@@ -190,6 +197,10 @@ class UnilmModel(BaseFairseqModel):
                 x = layer(x, plan)
         x = self.layer_norm(x)
         return x
+
+    def as_seen(self, columns: PackedColumns) -> PackedColumns:
+        """Return the columns of a packed batch as this model's layers see them, by ``--source-visibility``."""
+        return columns.with_causal_context() if has_causal_source(self.cfg) else columns
 
     def _attention(self, columns: PackedColumns, pattern: AttentionPattern, dtype: torch.dtype) -> str:
         """Return how layers attend to a batch: ``loop``, ``padded``, ``flash`` or ``flex``. Each is logged once."""
@@ -248,7 +259,7 @@ class UnilmModel(BaseFairseqModel):
             lengths,
             layers=len(self.layers),
             heads=self.cfg.key_value_heads or self.cfg.encoder_attention_heads,
-            head_dim=self.cfg.encoder_embed_dim // self.cfg.encoder_attention_heads,
+            head_dim=width_of_head(self.cfg),
             num_tokens=num_tokens,
             hypotheses=hypotheses,
             dtype=self.embeddings.tokens.weight.dtype,
@@ -261,7 +272,7 @@ class UnilmModel(BaseFairseqModel):
             places = source_places(part, slots, tokens.device)
             columns = PackedColumns.given(tokens[some], positions[some], segments[some], part)
             x = self.embeddings(columns.tokens, columns.positions, columns.segments)
-            plans = self._packed_plans(columns, x.dtype)
+            plans = self._packed_plans(self.as_seen(columns), x.dtype)
             for layer, plan, cache in zip(self.layers[:-1], plans, caches, strict=False):
                 x, keys_values = layer.prefill(x, plan)
                 cache.store(keys_values, places, sentences, slots)

@@ -18,13 +18,14 @@ from s2sft_fairseq.models.model_options import (
     rate,
     size,
 )
+from s2sft_fairseq.modules.positions import scaling_problem
 
 ATTENTIONS = ("auto", "padded", "flash", "flex", "loop")
 FURTHEST = 1_000_000
 """The largest ``--max-relative-position`` of disentangled attention, which has a table of all distances."""
-BIASED = ("attention", "fc1", "fc2", "norm", "head")
-"""Parts that may have biases: the projections of attention, the two layers of the feed-forward networks, norms, and the
-hidden layers of the head."""
+BIASED = ("attention", "qkv", "fc1", "fc2", "norm", "head")
+"""Parts that may have biases: the projections of attention, of these only those of query, key and value (qkv), the two
+layers of the feed-forward networks, norms, and the hidden layers of the head."""
 
 
 @dataclass
@@ -67,8 +68,18 @@ class UnilmConfig(TransformerOptions):
     embedding_dim: Optional[int] = size(
         0, "width of the embeddings if narrower than the layers, as in ELECTRA; 0: equal (default: 0)", least=0
     )
-    layer_norm_position: Optional[ChoiceEnum(["post", "pre"])] = size(  # type: ignore[valid-type]
-        "post", "layer norms after attention and feed-forward network or, as in ModernBERT, before (default: post)"
+    embedding_scale: Optional[float] = size(
+        1.0, "factor of the token embeddings, but not of a tied output matrix; Gemma 3: sqrt(H) (default: 1)", above=0
+    )
+    source_visibility: Optional[ChoiceEnum(["both", "causal"])] = size(  # type: ignore[valid-type]
+        "both",
+        "what a token of the source sees of it: both directions, as in encoders, or only what is before it, as in "
+        "language models (default: both)",
+    )
+    layer_norm_position: Optional[ChoiceEnum(["post", "pre", "both"])] = size(  # type: ignore[valid-type]
+        "post",
+        "layer norms after attention and feed-forward network, before them, as in ModernBERT, or both before them and "
+        "of their outputs, as in Gemma 3 (default: post)",
     )
     norm: Optional[ChoiceEnum(["layer", "rms"])] = size(  # type: ignore[valid-type]
         "layer", "layer norms, or RMSNorm, as in EuroBERT (default: layer)"
@@ -89,6 +100,12 @@ class UnilmConfig(TransformerOptions):
         "heads of keys and values, which groups of --encoder-attention-heads share (grouped-query attention); 0: one "
         "for each (default: 0)",
         least=0,
+    )
+    head_dim: Optional[int] = size(
+        0, "width of a head, as in Qwen3; 0: --encoder-embed-dim / --encoder-attention-heads (default: 0)", least=0
+    )
+    query_key_norm: Optional[ChoiceEnum(["none", "rms"])] = size(  # type: ignore[valid-type]
+        "none", "RMSNorm of each head's queries and keys, before rotary positions, as in Qwen3 (default: none)"
     )
     lm_head: Optional[ChoiceEnum(["bert", "plain", "two_layer"])] = size(  # type: ignore[valid-type]
         "bert",
@@ -112,6 +129,14 @@ class UnilmConfig(TransformerOptions):
     )
     local_rotary_base: Optional[float] = size(
         0.0, "base in local layers; 0: that of the global ones (default: 0)", least=0
+    )
+    rotary_scaling: Optional[str] = size(
+        "",
+        "slower rotations of global layers, for long texts: linear:FACTOR or, as in Llama 3.1, "
+        "llama3:FACTOR:LOW:HIGH:ORIGINAL (default: none)",
+    )
+    unrotated_layers_every: Optional[int] = size(
+        0, "the last of each this many layers has no rotary positions; SmolLM3: 4; 0: all have (default: 0)", least=0
     )
     local_attention_window: Optional[int] = size(
         0, "local layers see half as many positions to either side; 0: all positions (default: 0)", least=0
@@ -242,14 +267,7 @@ def _problems(cfg: UnilmConfig) -> list[str]:
         if cfg.pretrained:
             problems.append(f"--initial-locality must be 0 with --pretrained, which has biases, but is {locality:g}")
     problems += _disentangled_problems(cfg)
-    heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
-    if heads > 0 and cfg.rotary_base and width % heads == 0 and width // heads % 2:
-        problems.append(
-            f"--encoder-embed-dim must be an even multiple of --encoder-attention-heads ({heads}) "
-            f"with --rotary-base, but is {width}"
-        )
-    if cfg.local_rotary_base and not cfg.rotary_base:
-        problems.append(f"--local-rotary-base must be 0 without --rotary-base, but is {cfg.local_rotary_base}")
+    problems += _rotary_problems(cfg)
     if cfg.freeze_layers > cfg.encoder_layers:
         problems.append(
             f"--freeze-layers must be at most --encoder-layers ({cfg.encoder_layers}), but is {cfg.freeze_layers}"
@@ -278,6 +296,39 @@ def is_disentangled(cfg: UnilmConfig) -> bool:
     return str(cfg.disentangled_attention) != "none"
 
 
+def has_causal_source(cfg: UnilmConfig) -> bool:
+    """Return whether a token of the source sees only what is before it, and itself."""
+    return str(cfg.source_visibility) == "causal"
+
+
+def width_of_head(cfg: UnilmConfig) -> int:
+    """Return the width of a head, d."""
+    width: int = cfg.head_dim or cfg.encoder_embed_dim // cfg.encoder_attention_heads
+    return width
+
+
+def _rotary_problems(cfg: UnilmConfig) -> list[str]:
+    """Return messages for options that contradict rotary positions, or that need them."""
+    problems = []
+    if not cfg.rotary_base:
+        return [
+            f"{as_option(name)} must be {nothing} without --rotary-base, but is {value}"
+            for name, nothing in (("local_rotary_base", 0), ("unrotated_layers_every", 0), ("rotary_scaling", "empty"))
+            if (value := getattr(cfg, name))
+        ]
+    heads, width = cfg.encoder_attention_heads, cfg.encoder_embed_dim
+    if cfg.head_dim % 2:
+        problems.append(f"--head-dim must be even with --rotary-base, but is {cfg.head_dim}")
+    elif not cfg.head_dim and heads > 0 and width % heads == 0 and width // heads % 2:
+        problems.append(
+            f"--encoder-embed-dim must be an even multiple of --encoder-attention-heads ({heads}) "
+            f"with --rotary-base, but is {width}"
+        )
+    if problem := scaling_problem(str(cfg.rotary_scaling)):
+        problems.append(f"--rotary-scaling {problem}")
+    return problems
+
+
 def _disentangled_problems(cfg: UnilmConfig) -> list[str]:
     """Return messages for options that contradict disentangled attention, or that need it."""
     buckets, furthest, given = cfg.disentangled_buckets, cfg.max_relative_position, cfg.disentangled_attention
@@ -286,9 +337,11 @@ def _disentangled_problems(cfg: UnilmConfig) -> list[str]:
     where = f"with --disentangled-attention {given}"
     problems = [
         f"{as_option(name)} must be 0 {where}, but is {value:g}"
-        for name in ("relative_position_bins", "rotary_base", "key_value_heads")
+        for name in ("relative_position_bins", "rotary_base", "key_value_heads", "head_dim")
         if (value := getattr(cfg, name))
     ]
+    if str(cfg.query_key_norm) != "none":
+        problems.append(f"--query-key-norm must be none {where}, but is {cfg.query_key_norm}")
     if str(getattr(cfg, "attention", "auto")) not in ("auto", "loop"):
         problems.append(f"--attention must be auto or loop {where}, but is {cfg.attention}")
     if furthest > FURTHEST:

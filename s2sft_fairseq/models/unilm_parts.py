@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from s2sft_fairseq.models.unilm_config import UnilmConfig, biased_parts, is_disentangled
+from s2sft_fairseq.models.unilm_config import UnilmConfig, biased_parts, is_disentangled, width_of_head
 from s2sft_fairseq.modules.disentangled_attention import (
     DisentangledAttention,
     DisentangledPattern,
@@ -41,6 +41,7 @@ def make_embeddings(cfg: UnilmConfig, vocab_size: int, pad: int) -> PackedEmbedd
         bias=str(cfg.biases) != "none",
         num_roles=cfg.num_roles,
         num_turns=cfg.num_turns,
+        scale=cfg.embedding_scale,
     )
 
 
@@ -79,10 +80,19 @@ def make_layer(cfg: UnilmConfig, index: int) -> EncoderLayer:
         gated=str(cfg.feed_forward) == "gated",
         biased=biased_parts(cfg.biases),
         reads_normalised=index == 0 and _normalises_embeddings(cfg),
+        output_norms=str(cfg.layer_norm_position) == "both",
         key_value_heads=cfg.key_value_heads,
+        head_dim=cfg.head_dim,
+        query_key_norms=_query_key_norms(cfg),
         compiled=cfg.compile,
         attention=_make_disentangled_attention(cfg) if is_disentangled(cfg) else None,
     )
+
+
+def _query_key_norms(cfg: UnilmConfig) -> Norms | None:
+    if str(cfg.query_key_norm) == "none":
+        return None
+    return Norms(cfg.layer_norm_eps, rms=True)
 
 
 def _make_disentangled_attention(cfg: UnilmConfig) -> DisentangledAttention:
@@ -100,11 +110,13 @@ def _make_disentangled_attention(cfg: UnilmConfig) -> DisentangledAttention:
 
 def make_pattern(cfg: UnilmConfig, index: int) -> AttentionPattern:
     """Build the attention pattern of the layer ``index``."""
-    head_dim = cfg.encoder_embed_dim // cfg.encoder_attention_heads
+    base, window, scaling = cfg.rotary_base, 0, str(cfg.rotary_scaling)
+    if index % cfg.global_attention_every != cfg.first_global_layer:
+        base, window, scaling = cfg.local_rotary_base or base, cfg.local_attention_window, ""
+    if cfg.unrotated_layers_every and (index + 1) % cfg.unrotated_layers_every == 0:
+        base, scaling = 0.0, ""
     pattern = DisentangledPattern if is_disentangled(cfg) else AttentionPattern
-    if index % cfg.global_attention_every == cfg.first_global_layer:
-        return pattern(head_dim, cfg.rotary_base, window=0)
-    return pattern(head_dim, cfg.local_rotary_base or cfg.rotary_base, cfg.local_attention_window)
+    return pattern(width_of_head(cfg), base, window, scaling)
 
 
 def make_final_layer_norm(cfg: UnilmConfig) -> nn.Module:
@@ -182,4 +194,5 @@ def _normalises_embeddings(cfg: UnilmConfig) -> bool:
 
 
 def _is_pre_norm(cfg: UnilmConfig) -> bool:
-    return str(cfg.layer_norm_position) == "pre"
+    """Return whether norms come before attention and feed-forward network, maybe besides norms of their outputs."""
+    return str(cfg.layer_norm_position) != "post"

@@ -91,12 +91,14 @@ class PackedEmbeddings(nn.Module):
         bias: bool,
         num_roles: int = 0,
         num_turns: int = 0,
+        scale: float = 1.0,
     ) -> None:
         """Create the tables. A table of 0 rows is left out, and so is the norm if ``norms`` is None.
 
-        There is a projection if ``embed_dim`` and ``output_dim`` differ.
+        There is a projection if ``embed_dim`` and ``output_dim`` differ. Token embeddings are multiplied by ``scale``.
         """
         super().__init__()
+        self.scale = scale
         self.tokens = nn.Embedding(vocab_size, embed_dim, padding_idx=pad)
         self.positions = nn.Embedding(num_positions, embed_dim) if num_positions else None
         self.segments = nn.Embedding(num_segments, embed_dim) if num_segments else None
@@ -123,6 +125,8 @@ class PackedEmbeddings(nn.Module):
             x: Tensor = table(tokens)
         else:
             x = tied_embedding(tokens, table.weight, table.padding_idx, tied)  # type: ignore[arg-type]  # it has one
+        if self.scale != 1:
+            x = x * self.scale
         if self.positions is not None:
             x = x + self.positions(positions)
         if self.segments is not None:

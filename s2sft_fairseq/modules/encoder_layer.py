@@ -1,4 +1,7 @@
-"""One Transformer layer: attention and a feed-forward network, post-norm as in BERT or pre-norm as in ModernBERT."""
+"""One Transformer layer: attention and a feed-forward network.
+
+Norms come after both, as in BERT; before them, as in ModernBERT; or before them and of their outputs, as in Gemma 3.
+"""
 
 import functools
 from collections.abc import Callable, Collection
@@ -16,7 +19,8 @@ from s2sft_fairseq.modules.norms import Norms
 class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network; each is added to its input.
 
-    Post-norm normalizes the two sums, pre-norm the inputs of attention and feed-forward network.
+    Post-norm normalizes the two sums, pre-norm the inputs of attention and feed-forward network. Pre-norm layers may
+    also normalize the outputs of the two, before they are added.
     """
 
     def __init__(
@@ -34,7 +38,10 @@ class EncoderLayer(nn.Module):
         gated: bool,
         biased: Collection[str],
         reads_normalised: bool,
+        output_norms: bool = False,
         key_value_heads: int = 0,
+        head_dim: int = 0,
+        query_key_norms: Norms | None = None,
         compiled: bool = False,
         attention: MultiFlowAttention | None = None,
     ) -> None:
@@ -51,10 +58,13 @@ class EncoderLayer(nn.Module):
             activation_dropout: dropout of inner states.
             pre_norm: whether norms come before attention and feed-forward network.
             gated: whether the feed-forward network is gated.
-            biased: which of ``attention``, ``fc1`` and ``fc2`` have biases.
+            biased: which of ``attention``, ``qkv``, ``fc1`` and ``fc2`` have biases.
             reads_normalised: whether the input is already normalized, as in the first layer of ModernBERT; a pre-norm
                 layer then has no norm before attention.
+            output_norms: whether a pre-norm layer also normalizes the outputs of attention and feed-forward network.
             key_value_heads: number of groups of heads that share keys and values; 0: each head has its own.
+            head_dim: width of a head; 0: that of the layer, divided by ``num_heads``.
+            query_key_norms: factory of the norms of each head's queries and keys; None: there are none.
             compiled: whether to fuse the position-wise operations by torch.compile.
             attention: the attention of the layer; None: plain multi-flow attention.
         """
@@ -65,13 +75,18 @@ class EncoderLayer(nn.Module):
             embed_dim=embed_dim,
             num_heads=num_heads,
             dropout=attention_dropout,
-            bias="attention" in biased,
+            bias="attention" in biased or "qkv" in biased,
+            output_bias="attention" in biased,
             key_value_heads=key_value_heads,
+            head_dim=head_dim,
+            query_key_norms=query_key_norms,
         )
         self.attention_layer_norm = nn.Identity() if pre_norm and reads_normalised else norms.make(embed_dim)
         self.fc1 = Linear(embed_dim, 2 * ffn_embed_dim if gated else ffn_embed_dim, bias="fc1" in biased)
         self.fc2 = Linear(ffn_embed_dim, embed_dim, bias="fc2" in biased)
         self.final_layer_norm = norms.make(embed_dim)
+        self.attention_output_norm = norms.make(embed_dim) if output_norms else nn.Identity()
+        self.ffn_output_norm = norms.make(embed_dim) if output_norms else nn.Identity()
         self.activation = activation
         self.dropout = Dropout(dropout)
         self.activation_dropout = Dropout(activation_dropout)
@@ -106,9 +121,9 @@ class EncoderLayer(nn.Module):
 
     def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
         """Return the output of the layer, from its input and the output of attention, each (..., H)."""
-        x = x + self.dropout(attended)
+        x = x + self.dropout(self.attention_output_norm(attended))
         if self.pre_norm:
-            x = x + self.dropout(self._feed_forward(self.final_layer_norm(x)))
+            x = x + self.dropout(self.ffn_output_norm(self._feed_forward(self.final_layer_norm(x))))
         else:
             x = self.attention_layer_norm(x)
             x = self.final_layer_norm(x + self.dropout(self._feed_forward(x)))

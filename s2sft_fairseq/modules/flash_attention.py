@@ -4,7 +4,7 @@ The kernel takes runs of queries, each with a run of keys, and supports two rule
 causal, with the last query aligned to the last key. For a batch that is in order
 (`s2sft_fairseq.objectives.packing.first_step`) three calls, each for all examples, implement the visibility rule:
 
-* The context attends to itself.
+* The context attends to itself; a causal context and the content are one call, which is causal.
 * Content attends causally to context and content.
 * Placeholders attend causally to the context and the content that they see. The own key of each placeholder is then
   merged in, by the log-sum-exp of the scores. The kernel's backward pass recomputes the weights from scores and
@@ -114,6 +114,10 @@ def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -
     # Keys that the last placeholder sees. Each earlier one sees one token less, as in causal attention.
     seen = np.where(placeholders > 0, context + columns.first_step + placeholders - 2, 0)
     # For each call: the lengths of the runs of queries in each example, and of the runs of keys.
+    causal = columns.causal_context
+    if causal:  # one call for both
+        context, content, behind = context + content, none, placeholders
+        lengths = np.stack([context, content, placeholders], axis=1)
     runs = {
         _CONTEXT: ((context, behind, none), (context, none, behind)) if behind.any() else ((context,), (context,)),
         _CONTENT: ((content, none), (context + content, placeholders)),
@@ -133,7 +137,7 @@ def flash_plan(columns: PackedColumns, *, window: int = 0, dtype: torch.dtype) -
             key_bounds=next(on_device),
             most_queries=int(np.diff(of_queries).max()),
             most_keys=int(np.diff(of_keys).max()),
-            is_causal=number != _CONTEXT,
+            is_causal=causal or number != _CONTEXT,
             with_own_key=number == _PLACEHOLDERS,
             # The position of a placeholder is one after that of its aligned key.
             reach=reach - 1 if reach is not None and number == _PLACEHOLDERS else reach,

@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from s2sft_fairseq.modules.flash_attention import FlashPlan, flash_attention, flash_plan
 from s2sft_fairseq.modules.incremental_state import IncrementalState, LayerCache
 from s2sft_fairseq.modules.matmul import Linear
+from s2sft_fairseq.modules.norms import Norms
 from s2sft_fairseq.modules.packed_attention import flex_mask, flexible_attention, packed_attention
 from s2sft_fairseq.modules.padded_attention import PaddedPlan, padded_attention, padded_plan
 from s2sft_fairseq.modules.positions import Rotation, rotate, rotation_at
@@ -73,6 +74,8 @@ class AttentionPattern:
     """Base of rotary positions; 0: no rotary positions."""
     window: int
     """A query sees keys at most ``window // 2`` positions away; 0: at any distance."""
+    rotary_scaling: str = ""
+    """Makes rotations slower, see `positions.scaled`; empty: it does not."""
 
     def packed(
         self,
@@ -91,7 +94,7 @@ class AttentionPattern:
             kind: the kind of attention: ``loop`` over blocks, ``padded``, ``flash`` (only if there is no obstacle), or
                 ``flex``.
         """
-        rotation = self._rotation(columns.positions, dtype)
+        rotation = self.rotation(columns.positions, dtype)
         if kind == "flex":
             return PackedPlan(flex_mask(columns, window=self.window), rotation)
         if kind == "flash":
@@ -128,10 +131,13 @@ class AttentionPattern:
         hidden = ~seen.unsqueeze(1)
         bias = torch.zeros_like(hidden, dtype=dtype) if relative is None else relative(positions, key_positions)
         bias = bias.masked_fill(hidden, float("-inf"))
-        return StepPlan(bias, slots, groups, self._rotation(positions, dtype))
+        return StepPlan(bias, slots, groups, self.rotation(positions, dtype))
 
-    def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
-        return rotation_at(positions, self.head_dim, self.rotary_base, dtype) if self.rotary_base else None
+    def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
+        """Return the rotations of queries and keys at position ids (...); None without rotary positions."""
+        if not self.rotary_base:
+            return None
+        return rotation_at(positions, self.head_dim, self.rotary_base, dtype, scaling=self.rotary_scaling)
 
 
 def _first_seen(seen: Tensor) -> int:
@@ -145,18 +151,42 @@ class MultiFlowAttention(nn.Module):
 
     With grouped-query attention (Ainslie et al., 2023, arXiv 2305.13245) each key and value serves a group of heads.
 
-    T: tokens of a packed batch, H: width, h: heads, g: groups (h without grouping), d: width of a head (H / h).
+    T: tokens of a packed batch, H: width, h: heads, g: groups (h without grouping), d: width of a head.
     """
 
     def __init__(
-        self, *, embed_dim: int, num_heads: int, dropout: float, bias: bool = True, key_value_heads: int = 0
+        self,
+        *,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float,
+        bias: bool = True,
+        output_bias: bool | None = None,
+        key_value_heads: int = 0,
+        head_dim: int = 0,
+        query_key_norms: Norms | None = None,
     ) -> None:
+        """Build the layer.
+
+        Args:
+            embed_dim: width, H.
+            num_heads: number of heads, h.
+            dropout: dropout of the attention weights.
+            bias: whether the projections of queries, keys and values have biases.
+            output_bias: whether the projection of the output has a bias; None: if the others have.
+            key_value_heads: number of groups of heads that share keys and values, g; 0: each head has its own.
+            head_dim: width of a head, d; 0: H / h.
+            query_key_norms: factory of the norms of each head's queries and keys; None: there are none.
+        """
         super().__init__()
         self.num_heads, self.dropout = num_heads, dropout
         self.group_size = num_heads // (key_value_heads or num_heads)
         groups = num_heads // self.group_size
-        self.qkv = Linear(embed_dim, (num_heads + 2 * groups) * (embed_dim // num_heads), bias=bias)
-        self.output = Linear(embed_dim, embed_dim, bias=bias)
+        head_dim = head_dim or embed_dim // num_heads
+        self.qkv = Linear(embed_dim, (num_heads + 2 * groups) * head_dim, bias=bias)
+        self.output = Linear(num_heads * head_dim, embed_dim, bias=bias if output_bias is None else output_bias)
+        self.query_norm = None if query_key_norms is None else query_key_norms.make(head_dim)
+        self.key_norm = None if query_key_norms is None else query_key_norms.make(head_dim)
 
     def forward(self, x: Tensor, plan: PackedPlan) -> Tensor:
         """Attend as the plan says.
@@ -187,7 +217,7 @@ class MultiFlowAttention(nn.Module):
             attended = attended if plan.at is None else attended[plan.at]
         else:
             attended = packed_attention(projected, self.biased_blocks(projected, plan), dropout, at=plan.at)
-        # (N, h, d) -> (N, H)
+        # (N, h, d) -> (N, h d)
         return self.output(attended.flatten(1)), self._of_groups(projected)
 
     def step(self, x: Tensor, plan: StepPlan, cache: LayerCache, queries: int) -> Tensor:
@@ -248,17 +278,20 @@ class MultiFlowAttention(nn.Module):
         The keys and values of a group are repeated for each of its heads.
         """
         projected: Tensor = self.qkv(x)
-        if self.group_size == 1:
+        if self.group_size == 1 and self.query_norm is None:
             projected = projected.unflatten(-1, (3, self.num_heads, -1))
         else:
             groups = self.num_heads // self.group_size
             query, *shared = projected.unflatten(-1, (self.num_heads + 2 * groups, -1)).split(
                 (self.num_heads, groups, groups), dim=-2
             )
-            # (..., g, d) -> (..., h, d)
-            projected = torch.stack(
-                [query, *(each.repeat_interleave(self.group_size, dim=-2) for each in shared)], dim=-3
-            )
+            if self.query_norm is not None and self.key_norm is not None:
+                query = self.query_norm(query).to(query.dtype)
+                shared[0] = self.key_norm(shared[0]).to(query.dtype)
+            if self.group_size > 1:
+                # (..., g, d) -> (..., h, d)
+                shared = [each.repeat_interleave(self.group_size, dim=-2) for each in shared]
+            projected = torch.stack([query, *shared], dim=-3)
         if rotation is None:
             return projected
         rotated, values = projected.split((2, 1), dim=-3)
@@ -284,6 +317,6 @@ class MultiFlowAttention(nn.Module):
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Concatenate the heads, (N, h, A, d) -> (N, A, H)."""
-    # (N, h, A, d) -> (N, A, h, d) -> (N, A, H)
+    """Concatenate the heads, (N, h, A, d) -> (N, A, h d)."""
+    # (N, h, A, d) -> (N, A, h, d) -> (N, A, h d)
     return x.transpose(1, 2).flatten(2)

@@ -74,17 +74,68 @@ class Rotation(NamedTuple):
     sin: Tensor
 
 
-def rotation_at(positions: Tensor, head_dim: int, base: float, dtype: torch.dtype) -> Rotation:
+def rotation_at(positions: Tensor, head_dim: int, base: float, dtype: torch.dtype, *, scaling: str = "") -> Rotation:
     """Compute the rotations: pair ``i`` of a head's dimensions rotates by ``position / base ** (2 * i / d)``.
 
-    Shape:
-        positions (...).
+    Args:
+        positions: position ids (...).
+        head_dim: width of a head, d.
+        base: the base.
+        dtype: data type of the layers.
+        scaling: makes the rotations slower, see `scaled`; empty: it does not.
     """
     dtype = torch.promote_types(dtype, torch.float32)
     exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=dtype) / head_dim
+    frequencies = base**-exponents
+    if scaling:
+        frequencies = scaled(frequencies, scaling)
     # (...) -> (..., 1, 1, 1), times (d / 2,)
-    angles = positions[..., None, None, None] * base**-exponents
+    angles = positions[..., None, None, None] * frequencies
     return Rotation(angles.cos(), angles.sin())
+
+
+SCALINGS = {"linear": 1, "llama3": 4}
+"""Kinds of scaling, each with its number of settings."""
+
+
+def scaled(frequencies: Tensor, scaling: str) -> Tensor:
+    """Make rotations slower, so that positions beyond those of pre-training have angles that are known from it.
+
+    ``linear:FACTOR`` divides all frequencies (Chen et al. 2023, arXiv 2306.15595). ``llama3:FACTOR:LOW:HIGH:ORIGINAL``
+    divides only low ones: those that turn at most LOW times in the ORIGINAL positions. It keeps those that turn HIGH
+    times or more, and interpolates between them (Llama 3.1, arXiv 2407.21783).
+
+    Args:
+        frequencies: angles between neighboring positions (d / 2,).
+        scaling: the kind and its settings.
+    """
+    kind, *settings = scaling.split(":")
+    factor, *others = map(float, settings)
+    if kind == "linear":
+        return frequencies / factor
+    low, high, original = others
+    turns = frequencies * original / (2 * math.pi)
+    unchanged = ((turns - low) / (high - low)).clamp(0, 1)
+    return torch.lerp(frequencies / factor, frequencies, unchanged)
+
+
+def scaling_problem(scaling: str) -> str | None:
+    """Return what is wrong with a scaling of rotations; None: nothing."""
+    if not scaling:
+        return None
+    kind, *settings = scaling.split(":")
+    form = f"must be linear:FACTOR or llama3:FACTOR:LOW:HIGH:ORIGINAL, but is {scaling:.60}"
+    if SCALINGS.get(kind) != len(settings):
+        return form
+    try:
+        numbers = [float(each) for each in settings]
+    except ValueError:
+        return form
+    if not all(math.isfinite(each) and each > 0 for each in numbers):
+        return f"must have positive numbers, but is {scaling:.60}"
+    if kind == "llama3" and numbers[1] >= numbers[2]:
+        return f"must have LOW below HIGH, but is {scaling:.60}"
+    return None
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:

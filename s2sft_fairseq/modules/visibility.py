@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from s2sft_fairseq.modules.upload import upload
 
 
 class PackedColumns(NamedTuple):
@@ -24,6 +27,24 @@ class PackedColumns(NamedTuple):
     first_step: int | None = None
     """First factorization step of the placeholders, if the batch is in order; see
     `s2sft_fairseq.objectives.packing.first_step`."""
+    causal_context: bool = False
+    """Whether a token of the context sees only what is before it, and itself; see `with_causal_context`."""
+
+    def with_causal_context(self) -> "PackedColumns":
+        """Return the columns with factorization steps of the context's own: token ``i`` of S has step ``i - S + 1``.
+
+        By the visibility rule a context is then read from left to right. Its last token has step 0, so that all later
+        tokens see all of it, as before.
+        """
+        if self.causal_context:
+            return self
+        offsets = [
+            part
+            for context, *others in self.lengths
+            for part in (np.arange(1 - context, 1), np.zeros(sum(others), dtype=np.int64))
+        ]
+        steps = self.steps + upload(np.concatenate(offsets), self.steps.device) if offsets else self.steps
+        return self._replace(steps=steps, causal_context=True)
 
     @classmethod
     def given(cls, tokens: Tensor, positions: Tensor, segments: Tensor, lengths: Sequence[int]) -> "PackedColumns":
@@ -88,9 +109,9 @@ def attention_blocks(
 ) -> list[AttentionBlock]:
     """Compute the attention blocks of a packed batch, once for all layers with the same pattern.
 
-    Without a window an example has two blocks: its context attends to itself, where everything is visible, and all
-    later tokens attend to the whole example. With a window a block has at most ``window // 2`` queries, and each of its
-    keys is visible to at least one of them: time and memory grow linearly with the length.
+    Without a window an example has two blocks: its context attends to itself, where everything is visible unless it is
+    causal, and all later tokens attend to the whole example. With a window a block has at most ``window // 2`` queries,
+    and each of its keys is visible to at least one of them: time and memory grow linearly with the length.
 
     Args:
         columns: the columns of the batch.
@@ -118,7 +139,10 @@ def attention_blocks(
     for context, *others in _examples(columns.lengths):
         furthest = context.stop - context.start - 1
         if window and furthest > window // 2:
-            blocks += [block(queries, keys, allowed(queries, keys)) for queries, keys in _windows(context, window)]
+            runs = _windows(context, window, causal=columns.causal_context)
+            blocks += [block(queries, keys, allowed(queries, keys)) for queries, keys in runs]
+        elif columns.causal_context and furthest > 0:
+            blocks.append(block(context, context, allowed(context, context)))
         elif context.stop > context.start:
             bias = None if relative_bias is None else relative_bias(positions[context], positions[context])
             blocks.append(AttentionBlock(context, context, bias))
@@ -131,8 +155,8 @@ def attention_blocks(
             continue
         if rest.stop - rest.start <= window // 2:
             others = [rest]  # few enough for one block
-        runs = [run for other in others for run in _runs(other, window)]
-        for queries, near in zip(runs, _near(positions, example, runs, window), strict=True):
+        later = [run for other in others for run in _runs(other, window)]
+        for queries, near in zip(later, _near(positions, example, later, window), strict=True):
             seen = allowed(queries, near)
             is_met = seen.any(dim=0)
             blocks.append(block(queries, _as_slice(near[is_met]), seen[:, is_met]))
@@ -177,11 +201,12 @@ def _runs(block: slice, window: int) -> Iterator[slice]:
         yield slice(start, min(start + size, block.stop))
 
 
-def _windows(context: slice, window: int) -> Iterator[tuple[slice, slice]]:
+def _windows(context: slice, window: int, *, causal: bool) -> Iterator[tuple[slice, slice]]:
     """Yield the queries and keys of local attention within a context, whose positions are consecutive."""
     reach = window // 2
     for run in _runs(context, window):
-        yield run, slice(max(context.start, run.start - reach), min(context.stop, run.stop + reach))
+        furthest = run.stop if causal else run.stop + reach
+        yield run, slice(max(context.start, run.start - reach), min(context.stop, furthest))
 
 
 def _near(positions: Tensor, example: slice, runs: Sequence[slice], window: int) -> Iterator[Tensor]:

@@ -51,12 +51,12 @@ def test_all_options_of_modernbert_and_electra_that_are_impossible():
         complete_sizes(cfg)
     assert raised.value.problems == [
         "--embedding-dim must be at least 0, but is -8",
-        "--layer-norm-position must be one of post, pre, but is middle",
+        "--layer-norm-position must be one of post, pre, both, but is middle",
         "--feed-forward must be one of plain, gated, but is swish",
         "--local-rotary-base must be at least 0, but is -1",
         "--local-attention-window must be at least 0, but is -2",
         "--global-attention-every must be at least 1, but is 0",
-        "--biases must be all, none, or some of attention,fc1,fc2,norm,head, but has some",
+        "--biases must be all, none, or some of attention,qkv,fc1,fc2,norm,head, but has some",
         "--encoder-embed-dim must be an even multiple of --encoder-attention-heads (3) with --rotary-base, but is 15",
     ]
 

@@ -114,7 +114,7 @@ def tiny_model(seed: int = 0, *, vocab_size: int = VOCAB_SIZE, relative: bool = 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            is_scale = "layer_norm" in name and name.endswith("weight")
+            is_scale = "norm" in name and name.endswith("weight")
             parameter.copy_(1 + 0.2 * noise if is_scale else 0.4 * noise)
     return model.eval()
 
