@@ -13,6 +13,7 @@ from torch import Tensor
 from s2sft_fairseq.errors import UserError
 
 PREFIX = "head."
+UNILM_ALONE = "Hugging Face has no model with a relative position bias and segments"
 
 
 @dataclass(frozen=True)
@@ -27,28 +28,30 @@ class HeadFormat:
     """The reason why no model of Hugging Face has our head, for each family by name."""
 
 
-# As in transformers 5.23: Bert-, Roberta-, Electra-, DebertaV2- and ModernBertForSequenceClassification, and
+# As in transformers 5.23: Bert-, Roberta-, MPNet-, Electra-, DebertaV2- and ModernBertForSequenceClassification, and
 # ...ForQuestionAnswering.
+_ROBERTA = {"dense": "classifier.dense", "output": "classifier.out_proj"}
 FORMATS = {
     "unilm_classification": HeadFormat(
         "SequenceClassification",
         {
             "BERT": {"dense": "bert.pooler.dense", "output": "classifier"},
-            "RoBERTa": {"dense": "classifier.dense", "output": "classifier.out_proj"},
+            "RoBERTa": _ROBERTA,
+            "MPNet": _ROBERTA,
             "DeBERTa": {"dense": "pooler.dense", "output": "classifier"},
         },
         {
             "ELECTRA": "ElectraForSequenceClassification has GELU in place of tanh",
             "ModernBERT": "ModernBertForSequenceClassification has GELU and a layer norm in place of tanh",
-            "UniLM": "Hugging Face has no model with a relative position bias",
+            "UniLM": UNILM_ALONE,
         },
     ),
     "unilm_question_answering": HeadFormat(
         "QuestionAnswering",
-        {family: {"output": "qa_outputs"} for family in ("BERT", "RoBERTa", "ELECTRA", "DeBERTa")},
+        {family: {"output": "qa_outputs"} for family in ("BERT", "RoBERTa", "MPNet", "ELECTRA", "DeBERTa")},
         {
             "ModernBERT": "ModernBertForQuestionAnswering has a dense layer and a layer norm before the linear layer",
-            "UniLM": "Hugging Face has no model with a relative position bias",
+            "UniLM": UNILM_ALONE,
         },
     ),
 }

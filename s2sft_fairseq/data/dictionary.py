@@ -35,6 +35,8 @@ class SpecialSymbols:
 
 BERT_SYMBOLS = SpecialSymbols(bos="[CLS]", pad="[PAD]", eos="[SEP]", unk="[UNK]", mask="[MASK]")
 ROBERTA_SYMBOLS = SpecialSymbols(bos="<s>", pad="<pad>", eos="</s>", unk="<unk>", mask="<mask>")
+# BERT's vocabulary behind fairseq's first symbols: BERT's own symbols but [UNK] are in no sequence.
+MPNET_SYMBOLS = SpecialSymbols(bos="<s>", pad="<pad>", eos="</s>", unk="[UNK]", mask="<mask>")
 GEMMA_SYMBOLS = SpecialSymbols(bos="<bos>", pad="<pad>", eos="<eos>", unk="<unk>", mask="<mask>")  # also mmBERT's
 LLAMA_BOS = "<|begin_of_text|>"
 _LLAMA_RESERVED = re.compile(r"<\|reserved_special_token_\d+\|>")
@@ -73,8 +75,9 @@ class PretrainedDictionary:
         self.symbols = [symbol for symbol, _ in symbols]
         self.count = [count for _, count in symbols]
         self.indices: dict[str, int] = {symbol: number for number, symbol in enumerate(self.symbols)}
-        # save() leaves out fairseq's four symbols if they come first.
-        self.nspecial = 4 if self.symbols[:4] == FAIRSEQ_SYMBOLS else 0
+        # save() leaves out fairseq's four symbols if they come first. MPNet's file has all, as [PAD] says to load().
+        is_fairseq = self.symbols[:4] == FAIRSEQ_SYMBOLS and special != MPNET_SYMBOLS
+        self.nspecial = 4 if is_fairseq else 0
         missing = [symbol for symbol in vars(special).values() if symbol not in self.indices]
         if missing:
             raise UserError(
@@ -239,6 +242,8 @@ def _as_fairseq_reads(symbols: list[tuple[str, int]]) -> list[tuple[str, int]]:
 def _special_symbols(symbols: list[tuple[str, int]]) -> SpecialSymbols:
     """Return the special symbols of a vocabulary's family, which any one of them identifies if others are missing."""
     names = {symbol for symbol, _ in symbols}
+    if names.issuperset([*vars(MPNET_SYMBOLS).values(), BERT_SYMBOLS.pad]):
+        return MPNET_SYMBOLS
     if names & set(vars(BERT_SYMBOLS).values()):
         return BERT_SYMBOLS
     if LLAMA_BOS in names:

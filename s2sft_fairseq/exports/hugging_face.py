@@ -14,7 +14,7 @@ from s2sft_fairseq.checkpoints.model_folder import CONFIG, WEIGHTS, is_model_fol
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.checkpoints.safetensors_file import write_safetensors
-from s2sft_fairseq.checkpoints.task_heads import TaskHead, read_head
+from s2sft_fairseq.checkpoints.task_heads import UNILM_ALONE, TaskHead, read_head
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
@@ -57,7 +57,7 @@ def export_to_hugging_face(
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:
         raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")
-    family = family_of(sizes, SIZES)
+    family = family_of(sizes, SIZES, PretrainedDictionary.of(vocabulary.symbols).pad())
     if is_converted:
         layout = PretrainedEncoder.open(checkpoint).layout
     else:
@@ -76,7 +76,7 @@ def export_to_hugging_face(
         (staging / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     print(f"wrote {destination}: {config['architectures'][0]}, {len(theirs)} tensors, {rows} symbols")
     if family.name == "UniLM":
-        print("Hugging Face has no model with a relative position bias: this is UniLM's own format, for s2sft convert")
+        print(f"{UNILM_ALONE}: this is UniLM's own format, for s2sft convert")
     if head is not None:
         _print_layout(family.name, head, vocabulary)
 
@@ -116,9 +116,9 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
 
 def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
     """Print how the model's inputs differ from the pairs of texts of Hugging Face's tokenizers."""
-    if family == "RoBERTa":
+    if family in ("RoBERTa", "MPNet"):
         eos = PretrainedDictionary.of(vocabulary.symbols).eos_word
-        print(f"it was trained with one {eos} between two texts, where RoBERTa's tokenizer puts two")
+        print(f"it was trained with one {eos} between two texts, where {family}'s tokenizer puts two")
     if head.source_segments not in (None, "0,1"):
         print(f"it was trained with --source-segments {head.source_segments}: give them as token_type_ids")
 

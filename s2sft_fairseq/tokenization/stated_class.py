@@ -12,7 +12,7 @@ from s2sft_fairseq.errors import shown
 _CLASSES: Mapping[str, tuple[str, ...]] = {
     "wordpiece": (
         *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "ConvBertTokenizer"),
-        *("SqueezeBertTokenizer", "RetriBertTokenizer", "LayoutLMTokenizer", "ErnieTokenizer"),
+        *("SqueezeBertTokenizer", "RetriBertTokenizer", "LayoutLMTokenizer", "ErnieTokenizer", "MPNetTokenizer"),
     ),
     "byte_level_bpe": (
         *("RobertaTokenizer", "GPT2Tokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"),

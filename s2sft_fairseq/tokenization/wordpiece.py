@@ -49,10 +49,11 @@ class WordPiece(LibraryTokenizer):
             UserError: `tokenizers` is not installed, or the vocabulary lacks a special token.
         """
         path = folder / vocabulary.files[0]
+        special = _special_tokens(dictionary)
         if path.name == "tokenizer.json":
-            library = load_library_file(path, SPECIAL_TOKENS)
+            library = load_library_file(path, special)
         else:
-            library = _make_library(path, bool(vocabulary.lower), read_config(folder))
+            library = _make_library(path, special, bool(vocabulary.lower), read_config(folder))
         super().__init__(path, dictionary, library, vocabulary.whole_tokens(dictionary))
 
     def decode(self, tokens: str) -> str:
@@ -66,7 +67,13 @@ class WordPiece(LibraryTokenizer):
         return detokenize(words)
 
 
-def _make_library(path: Path, lower: bool, config: dict[str, Any]) -> "Library":
+def _special_tokens(dictionary: PretrainedDictionary) -> list[str]:
+    """Return the special tokens: `SPECIAL_TOKENS`, or those that MPNet has in their places."""
+    words = (dictionary.pad_word, dictionary.unk_word, dictionary.bos_word, dictionary.eos_word)
+    return [*map(read_symbol, words), read_symbol(dictionary.symbols[dictionary.mask()])]
+
+
+def _make_library(path: Path, special: list[str], lower: bool, config: dict[str, Any]) -> "Library":
     """Return the tokenizer of a ``vocab.txt``.
 
     Raises:
@@ -78,10 +85,8 @@ def _make_library(path: Path, lower: bool, config: dict[str, Any]) -> "Library":
 
     # A repeated token has its last id, as in BERT.
     ids = {token: number for number, token in enumerate(read_vocab_txt(path))}
-    if missing := [token for token in SPECIAL_TOKENS if token not in ids]:
-        raise UserError(
-            f"{path}: a WordPiece vocabulary needs {', '.join(SPECIAL_TOKENS)}, but it lacks {', '.join(missing)}"
-        )
+    if missing := [token for token in special if token not in ids]:
+        raise UserError(f"{path}: a WordPiece vocabulary needs {', '.join(special)}, but it lacks {', '.join(missing)}")
     capitals = sum(token != token.lower() for token in ids if token not in SPECIAL_TOKENS)
     if lower and capitals > len(ids) // 100:
         logger.warning("%s holds capital letters, which lower-cased text never uses: is it a cased vocabulary?", path)

@@ -234,7 +234,14 @@ def test_families_are_told_apart():
     sizes = OUR_SIZES
     assert family_of(sizes).name == "BERT"
     assert family_of({**sizes, "num_segments": 0}).name == "RoBERTa"
-    assert family_of({**sizes, "relative_position_bins": 32}).name == "UniLM"
+    assert recognize(["encoder.relative_attention_bias.weight"], {}).name == "MPNet"
+    biased = {**sizes, "relative_position_bins": 32}
+    assert family_of(biased).name == "UniLM"
+    without_segments = {**biased, "num_segments": 0}
+    assert family_of(without_segments, padding=1).name == family_of(without_segments).name == "MPNet"
+    for others in ({"relative_position_bins": 16}, {"max_relative_position": 64}, {"num_segments": 1}):
+        assert family_of({**without_segments, **others}).name == "UniLM"
+    assert family_of(without_segments, padding=0).name == "UniLM"
     assert family_of({**sizes, "embedding_dim": 8}).name == "ELECTRA"
     assert family_of({**sizes, "disentangled_attention": "c2p", "num_segments": 0}).name == "DeBERTa"
     modern = {"num_segments": 0, "layer_norm_position": "pre", "feed_forward": "gated", "biases": "none"}

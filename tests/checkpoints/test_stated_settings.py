@@ -27,7 +27,7 @@ from s2sft_fairseq.errors import UserError
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-DECODERS = ("bert", "roberta", "xlm-roberta", "electra-small-generator", "ernie")
+DECODERS = ("bert", "roberta", "xlm-roberta", "electra-small-generator", "ernie", "mpnet")
 UNTIED = (
     *(
         "bert",
@@ -39,6 +39,7 @@ UNTIED = (
         "nomic-bert",
         "gte",
         "jina",
+        "mpnet",
     ),
 )
 
@@ -66,6 +67,8 @@ def converted(folder, made):
         ("xlm-roberta", {"hidden_act": "silu"}),
         ("roberta", {"type_vocab_size": 2}),
         ("electra-small-generator", {"hidden_act": "relu"}),
+        ("mpnet", {"hidden_act": "relu"}),
+        ("mpnet", {"type_vocab_size": 3}),  # it has no segments, whatever is stated
         ("nomic-bert", {"hidden_act": "relu"}),
         ("modernbert", {"hidden_activation": "relu"}),
         ("modernbert", {"classifier_activation": "relu"}),
@@ -85,11 +88,13 @@ def test_used_settings(tmp_path, name, changes):
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
-        *((name, "layer_norm_eps") for name in ("bert", "roberta", "deberta", "nomic-bert", "jina")),
+        *((name, "layer_norm_eps") for name in ("bert", "roberta", "deberta", "nomic-bert", "jina", "mpnet")),
         *((name, "type_vocab_size") for name in ("bert", "gte", "jina")),
         *((name, "rope_parameters") for name in ("nomic-bert", "gte", "jina", "modernbert")),
         *((name, "rms_norm_eps") for name in ("eurobert", "ultrabert")),
         ("roberta", "pad_token_id"),
+        ("mpnet", "pad_token_id"),
+        ("mpnet", "relative_attention_num_buckets"),
         ("modernbert", "norm_eps"),
     ],
 )
@@ -116,6 +121,9 @@ REFUSED = [
     ("roberta", {"pad_token_id": 41}),
     ("roberta", {"pad_token_id": 0}),  # <s> in the tokenizer: it would have no position
     ("roberta", {"pad_token_id": 2}),
+    *(("mpnet", {"relative_attention_num_buckets": number}) for number in (16, 64, -1, "32")),
+    *(("mpnet", {"max_position_embeddings": number}) for number in (2, -3, None)),
+    ("mpnet", {"position_embedding_type": "relative_key"}),
     ("gte", {"logn_attention_scale": True}),
     ("nomic-bert", {"rotary_scaling_factor": 2.0}),
     ("nomic-bert", {"causal": True}),

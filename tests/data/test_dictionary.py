@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import tiny_dictionary
 
-from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, GEMMA_SYMBOLS, ROBERTA_SYMBOLS
+from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, GEMMA_SYMBOLS, MPNET_SYMBOLS, ROBERTA_SYMBOLS
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 
@@ -111,14 +111,15 @@ def test_strange_spaces_are_tokens(tmp_path):
         (["<s>", "<pad>", "</s>", "<unk>", "a", "b", "<mask>", "[ATTN]"], ROBERTA_SYMBOLS, 4),
         (["<unk>", "<s>", "</s>", "a", "<pad>", "<mask>"], ROBERTA_SYMBOLS, 6),
         (["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<s>"], GEMMA_SYMBOLS, 6),
+        (["<s>", "<pad>", "</s>", "<unk>", *BERT, "<mask>"], MPNET_SYMBOLS, 5 + len(BERT)),
     ],
 )
 def test_a_whole_vocabulary(tmp_path, symbols, special, listed):
     """The file omits the symbols that fairseq puts first, if they come first; loading restores all symbols."""
     dictionary = FairseqDictionary.of(symbols)
     assert dictionary.symbols == symbols and set(dictionary.count) == {1}
-    names = [dictionary[number] for number in (dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.mask())]
-    assert names == [special.bos, special.pad, special.eos, special.mask]
+    ids = (dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk(), dictionary.mask())
+    assert [dictionary[number] for number in ids] == [*vars(special).values()]
     dictionary.save(str(tmp_path / "dict.txt"))
     assert len((tmp_path / "dict.txt").read_text().splitlines()) == listed
     again = FairseqDictionary.load(str(tmp_path / "dict.txt"))

@@ -10,6 +10,7 @@ from neobert import write_neobert
 # Text that each tokenizer can spell; SentencePiece was trained on these words.
 TEXT = {
     "wordpiece": ["w5 w6 w7", "w8", "w9 w10 w9"],
+    "mpnet": ["w6 w7 w8", "w9", "w10 w11 w10"],
     "byte_level_bpe": ["abc DE", "x  y", "Qrst"],
     "tokenizer_json": ["abc DE", "x  y", "Qrst"],
     "gemma": ["abc DE", "x  y", "Qrst"],
@@ -29,6 +30,7 @@ LEARNING_RATES = dict.fromkeys(("mmbert", "eurobert-grouped", "ultrabert", "gte"
         "bert-6-segments",
         pytest.param("roberta", marks=pytest.mark.rounding),
         "xlm-roberta",
+        "mpnet",
         "electra-small-generator",
         "electra-discriminator",
         "ernie",

@@ -70,6 +70,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "roberta": ("RobertaForMaskedLM", "byte_level_bpe", ROBERTA),
     "roberta-no-head": ("RobertaModel", "byte_level_bpe", ROBERTA),
     "xlm-roberta": ("XLMRobertaForMaskedLM", "sentencepiece", ROBERTA),
+    "mpnet": ("MPNetForMaskedLM", "mpnet", {**ROBERTA, **ROTARY}),
+    "mpnet-no-head": ("MPNetModel", "mpnet", {**ROBERTA, **ROTARY}),
     "electra-discriminator": ("ElectraForPreTraining", "wordpiece", {"embedding_size": 16}),
     "electra-small-discriminator": ("ElectraForPreTraining", "wordpiece", {"embedding_size": 8}),
     "electra-generator": ("ElectraForMaskedLM", "wordpiece", {"embedding_size": 16}),
@@ -141,6 +143,10 @@ def write_tokenizer(scheme: str, folder: Path) -> None:
     if scheme == "wordpiece":
         tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, VOCAB_SIZE))]
         (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    elif scheme == "mpnet":
+        first, last = ["<s>", "<pad>", "</s>", "<unk>", "[PAD]", "[UNK]"], ["[CLS]", "[SEP]", "[MASK]", "<mask>"]
+        words = [f"w{i}" for i in range(len(first), VOCAB_SIZE - len(last))]
+        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in [*first, *words, *last]))
     elif scheme == "byte_level_bpe":
         tokens = ["<s>", "<pad>", "</s>", "<unk>", *BYTES, "<mask>"]
         (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))

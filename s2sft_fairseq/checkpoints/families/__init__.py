@@ -12,6 +12,7 @@ from s2sft_fairseq.checkpoints.families.electra import ELECTRA
 from s2sft_fairseq.checkpoints.families.ernie import ERNIE, PADDLE_ERNIE
 from s2sft_fairseq.checkpoints.families.fairseq_roberta import FAIRSEQ_ROBERTA
 from s2sft_fairseq.checkpoints.families.modernbert import MODERNBERT
+from s2sft_fairseq.checkpoints.families.mpnet import MPNET, is_mpnet
 from s2sft_fairseq.checkpoints.families.rms_norm import EUROBERT, NEOBERT, ULTRABERT
 from s2sft_fairseq.checkpoints.families.roberta import ROBERTA
 from s2sft_fairseq.checkpoints.families.rotary_bert import GTE, JINA, NOMIC_BERT
@@ -23,9 +24,12 @@ from s2sft_fairseq.errors import UserError, as_option, shown
 # More specific families come first: s2s-ft's files also match UniLM and BERT, nomic's BERT, and jina's RoBERTa.
 FAMILIES = [
     *(S2SFT, UNILM, NOMIC_BERT, JINA, BERT, ROBERTA, FAIRSEQ_ROBERTA, ELECTRA, ERNIE, PADDLE_ERNIE, MODERNBERT),
-    *(EUROBERT, ULTRABERT, NEOBERT, GTE, DEBERTA_DISCRIMINATOR, DEBERTA),
+    *(EUROBERT, ULTRABERT, NEOBERT, GTE, DEBERTA_DISCRIMINATOR, DEBERTA, MPNET),
 ]
-_WRITTEN = (*(BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA, DEBERTA),)
+_WRITTEN = (
+    *(BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA, DEBERTA),
+    MPNET,
+)
 """The families in whose formats models are exported, whatever format they were read from."""
 _DEEPEST = 4  # parts of the name of an encoder in a larger module
 _SHOWN = 120  # maximum number of characters of a name in a message
@@ -142,17 +146,18 @@ def table() -> str:
     return "\n".join("  ".join([*map(str.ljust, row, widths), row[3]]) for row in rows)
 
 
-def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None) -> Family:
+def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None, padding: int | None = None) -> Family:
     """Return the family whose Hugging Face model has the architecture that these sizes describe.
 
     Args:
         sizes: the sizes of the model.
         defaults: values of the sizes that a family's configuration does not set.
+        padding: the id of the padding symbol; None: not known.
 
     Raises:
         UserError: if there is no such family, naming how the model differs from the most similar one.
     """
-    family = _most_similar(sizes)
+    family = _most_similar(sizes, padding)
     if family.config is None:
         raise UserError(f"{family.name} has no format to write")
     again = {**(defaults or {}), **family.sizes(family.config(sizes))}
@@ -174,7 +179,7 @@ def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None) -> Family
     return family
 
 
-def _most_similar(sizes: Sizes) -> Family:
+def _most_similar(sizes: Sizes, padding: int | None) -> Family:
     if sizes.get("disentangled_attention", "none") != "none":
         return DEBERTA
     if str(sizes.get("norm")) == "rms":
@@ -190,7 +195,7 @@ def _most_similar(sizes: Sizes) -> Family:
     if sizes.get("embedding_dim"):
         return ELECTRA
     if sizes.get("relative_position_bins"):
-        return UNILM
+        return MPNET if is_mpnet(sizes, padding) else UNILM
     return BERT if sizes["num_segments"] else ROBERTA
 
 

@@ -20,6 +20,9 @@ PAD = 1
 """The padding id of fairseq's dictionaries, and of a configuration that states none."""
 
 
+ROBERTA_HEAD = {"lm_head.dense": "lm_head.dense", "lm_head.layer_norm": "lm_head.layer_norm"}
+
+
 def _padding(config: Mapping[str, Any]) -> int:
     """Return the id that counts for no position.
 
@@ -52,11 +55,19 @@ def drop_first_positions(weights: Weights, sizes: Sizes, pad: int) -> None:
 
 
 def _restore_first_positions(weights: Weights, sizes: Sizes, config: dict[str, Any]) -> None:
-    """Insert rows of zeros before the first position, and add a segment row of zeros if there is no segment table."""
-    positions, first = weights["embeddings.positions.weight"], config.get("pad_token_id", PAD) + 1
-    weights["embeddings.positions.weight"] = torch.cat([positions.new_zeros(first, positions.size(1)), positions])
-    config["max_position_embeddings"] = sizes["max_positions"] + first
+    """Insert the rows before the first position, and add a segment row of zeros if there is no segment table."""
+    pad = config.get("pad_token_id", PAD)
+    insert_first_positions(weights, pad)
+    config["max_position_embeddings"] = sizes["max_positions"] + pad + 1
+    positions = weights["embeddings.positions.weight"]
     weights.setdefault("embeddings.segments.weight", positions.new_zeros(1, positions.size(1)))
+
+
+def insert_first_positions(weights: Weights, pad: int) -> None:
+    """Insert rows of zeros up to that of the padding."""
+    positions = weights["embeddings.positions.weight"]
+    rows = positions.new_zeros(pad + 1, positions.size(1))
+    weights["embeddings.positions.weight"] = torch.cat([rows, positions])
 
 
 def _config(sizes: Sizes) -> dict[str, Any]:
@@ -75,11 +86,7 @@ ROBERTA = Family(
     model_types=("roberta", "xlm-roberta", "xlm_roberta"),
     base="roberta.",
     signature=r"roberta\.embeddings\.",
-    modules={
-        **with_base("roberta.", ENCODER),
-        "lm_head.dense": "lm_head.dense",
-        "lm_head.layer_norm": "lm_head.layer_norm",
-    },
+    modules={**with_base("roberta.", ENCODER), **ROBERTA_HEAD},
     parameters={**with_base("roberta.", EMBEDDINGS), "lm_head.bias": "lm_head.bias"},
     unused=UNUSED,
     tied=("lm_head.decoder.weight",),
