@@ -11,6 +11,7 @@ content, whose keys and values are kept, and after it a placeholder, such as ``[
 predicted. The keys and values of placeholders are dropped. A causal model predicts the next token at the newest one,
 and needs no placeholder.
 
+* A source token sees the whole source; if sources are causal, as those of language models are, the tokens up to itself.
 * Content sees the source, the content before it, and itself.
 * A placeholder sees the source, the content before it, and itself.
 
@@ -18,8 +19,8 @@ The model can also read many target tokens in one pass, each with its placeholde
 so. The positions of a target continue those of its source, without padding.
 
 Letters in shapes: N sources, R hypotheses (R / N consecutive ones for each source), S positions of a source, A new
-tokens of a hypothesis, Q queries (A, or with placeholders 2 A), K keys, H width, h heads, d width of a head,
-V vocabulary.
+tokens of a hypothesis, Q queries (A, or with placeholders 2 A), K keys, H width, h heads, g heads of keys and values,
+d width of a head, V vocabulary.
 """
 
 import math
@@ -41,12 +42,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "silu": functional.silu,
 }
+BIASED = ("attention", "fc1", "fc2", "norm", "head")
+"""The parts that have biases in BERT."""
 KNOWLEDGE_ROLE = 2
 """The role of the knowledge, the first field of a dialogue. The two speakers have the roles 0 and 1."""
 
 
 class S2SFTConfig(PretrainedConfig):
-    """The sizes and variants of BERT, RoBERTa, ELECTRA, UniLMv2 and ModernBERT, and the layout of source and target."""
+    """The sizes and variants of encoders and language models, and the layout of source and target."""
 
     model_type = "s2sft"
     keys_to_ignore_at_inference = ("past_key_values",)
@@ -69,13 +72,26 @@ class S2SFTConfig(PretrainedConfig):
         relative_position_bins: int = 0,  # of UniLMv2's relative position bias; 0: no such bias
         max_relative_position: int = 128,
         embedding_size: int = 0,  # width of narrower embeddings, as in ELECTRA; 0: the width of the layers
-        pre_norm: bool = False,  # ModernBERT: True, gated=True, biases=False
+        embedding_scale: float = 1.0,  # of the token embeddings, as in Gemma; not of the output matrix
+        norm: str = "layer",  # "rms": RMSNorm
+        layer_norm_position: str = "post",  # "pre", as in ModernBERT, or "both" (before and after), as in Gemma
+        embedding_norm: bool = True,
         gated: bool = False,
-        biases: bool = True,
+        biases: Sequence[str] = BIASED,  # "qkv": of attention, but not of its output, as in Qwen2
+        num_key_value_heads: int = 12,  # fewer than `num_attention_heads`: groups of heads share keys and values
+        head_dim: int = 64,
+        query_key_norm: str = "none",  # "rms": RMSNorm of the queries and keys of each head, as in Qwen3
+        lm_head: str = "bert",  # "plain": no hidden layer
+        output_matrix: str = "tied",  # "own": not the token embedding
+        output_bias: bool = True,
         rotary_base: float = 0.0,  # of rotary positions; 0: a position embedding
+        rotary_scaling: str = "",  # of global layers: linear:FACTOR or llama3:FACTOR:LOW:HIGH:ORIGINAL
         local_rotary_base: float = 0.0,  # of local layers; 0: `rotary_base`
         local_attention_window: int = 0,  # local layers see half as many positions on each side
-        global_attention_every: int = 1,  # period of the global layers, beginning with the first
+        global_attention_every: int = 1,  # period of the global layers
+        first_global_layer: int = 0,
+        unrotated_layers_every: int = 0,  # period of the layers without positions, as in SmolLM3; 0: none
+        source_visibility: str = "both",  # directions in which sources are read; "causal": as language models read
         starts_with: str | None = None,  # first content of a target: "sep" (causal), "cls" or None
         placeholder_token_id: int = 103,
         source_segments: Sequence[int] = (0,),  # of the fields of a source; further fields have the last one
@@ -95,8 +111,15 @@ class S2SFTConfig(PretrainedConfig):
         super().__init__(**{"is_encoder_decoder": True, "tie_word_embeddings": False, **special, **others})
 
 
+def make_norm(config: S2SFTConfig, width: int) -> nn.Module:
+    """Return a norm of states (..., width)."""
+    if config.norm == "rms":
+        return nn.RMSNorm(width, eps=config.layer_norm_eps)
+    return nn.LayerNorm(width, eps=config.layer_norm_eps, bias="norm" in config.biases)
+
+
 class Embeddings(nn.Module):
-    """The sum of the embeddings, a layer norm, and a projection if the layers have another width."""
+    """The sum of the embeddings, a norm, and a projection if the layers have another width."""
 
     def __init__(self, config: S2SFTConfig) -> None:
         super().__init__()
@@ -109,14 +132,15 @@ class Embeddings(nn.Module):
         self.positions = table(0 if config.rotary_base else config.max_position_embeddings)
         self.segments = table(config.num_segments)
         self.roles, self.turns = table(config.num_roles), table(config.num_turns)
-        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.biases)
+        self.scale = config.embedding_scale
+        self.layer_norm = make_norm(config, width) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         is_narrow = width != config.hidden_size
-        self.projection = nn.Linear(width, config.hidden_size, bias=config.biases) if is_narrow else None
+        self.projection = nn.Linear(width, config.hidden_size, bias=bool(config.biases)) if is_narrow else None
 
     def forward(self, tokens: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
         """Embed ids (..., A) as (..., A, H)."""
-        x = self.tokens(tokens)
+        x = self.tokens(tokens) * self.scale
         if self.positions is not None:
             x = x + self.positions(positions)
         if self.segments is not None:
@@ -149,39 +173,70 @@ class RelativePositionBias(nn.Module):
 
 
 Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines of the angles at some positions, each (..., 1, 1, d / 2)."""
+"""Cosines and sines of the angles at some positions, each (..., 1, d / 2)."""
+
+
+def scaled(frequencies: Tensor, scaling: str) -> Tensor:
+    """Return the frequencies of rotary positions (d / 2,) for longer texts than those that they were made for."""
+    kind, *numbers = scaling.split(":")
+    if kind == "":
+        return frequencies
+    factor, *others = map(float, numbers)
+    if kind == "linear":
+        return frequencies / factor
+    # Llama 3: wavelengths beyond ORIGINAL / LOW are divided, those below ORIGINAL / HIGH stay, others are between.
+    low, high, original = others
+    periods = original * frequencies / (2 * math.pi)
+    share = ((periods - low) / (high - low)).clamp(0, 1)
+    return share * frequencies + (1 - share) * frequencies / factor
 
 
 class Pattern(NamedTuple):
-    """The rotary base and the window of a layer. Layers with the same pattern share rotations and biases."""
+    """The rotary positions and the window of a layer. Layers with the same pattern share rotations and biases."""
 
     rotary_base: float
-    window: int
+    window: int = 0
+    scaling: str = ""
 
     @classmethod
     def of(cls, config: S2SFTConfig, index: int) -> "Pattern":
         """Return the pattern of layer ``index``."""
-        if index % config.global_attention_every == 0:
-            return cls(config.rotary_base, 0)
-        return cls(config.local_rotary_base or config.rotary_base, config.local_attention_window)
+        every = config.unrotated_layers_every
+        is_unrotated = every > 0 and (index + 1) % every == 0
+        if index % config.global_attention_every == config.first_global_layer:
+            return cls(0.0) if is_unrotated else cls(config.rotary_base, scaling=config.rotary_scaling)
+        base = 0.0 if is_unrotated else config.local_rotary_base or config.rotary_base
+        return cls(base, config.local_attention_window)
 
     def rotation(self, positions: Tensor, head_dim: int) -> Rotation | None:
         """Return the rotation at positions (...), in float32."""
         if not self.rotary_base:
             return None
         exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
-        angles = positions[..., None, None, None] * self.rotary_base**-exponents
+        angles = positions[..., None, None] * scaled(self.rotary_base**-exponents, self.scaling)
         return angles.cos(), angles.sin()
 
 
+def rotated(x: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate queries or keys by their positions, (R, Q, h, d) -> (R, Q, h, d)."""
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = rotation
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
 KeysValues = tuple[Tensor, Tensor]
-"""Keys and values, both (R, h, K, d); (N, h, K, d) if the hypotheses of a source share them."""
+"""Keys and values, both (R, g, K, d); (N, g, K, d) if the hypotheses of a source share them."""
 MetBy = Callable[[Tensor, Tensor], Sequence[KeysValues]]
 """A function from the keys and values of a layer's new tokens to all that these attend to, in several stretches."""
 
 
 def shared_product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply (R, h, Q, X) by (N, h, X, Y) to (R, h, Q, Y); R / N consecutive rows share the second factor."""
+    """Multiply (R, h, Q, X) by (N, g, X, Y) to (R, h, Q, Y).
+
+    R / N consecutive rows share the second factor, and so do h / g consecutive heads.
+    """
+    if a.size(1) > b.size(1):
+        b = b.repeat_interleave(a.size(1) // b.size(1), dim=1)
     if len(a) == len(b):
         return a @ b
     # (R, h, Q, X) -> (N, R / N, h, Q, X), so that each source needs one product of R / N * Q rows
@@ -193,9 +248,14 @@ class Attention(nn.Module):
 
     def __init__(self, config: S2SFTConfig) -> None:
         super().__init__()
-        self.heads = config.num_attention_heads
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.biases)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.biases)
+        width, head_dim, biases = config.hidden_size, config.head_dim, config.biases
+        self.heads, groups = config.num_attention_heads, config.num_key_value_heads
+        self.of_qkv = (self.heads, groups, groups)
+        self.qkv = nn.Linear(width, sum(self.of_qkv) * head_dim, bias="attention" in biases or "qkv" in biases)
+        self.output = nn.Linear(self.heads * head_dim, width, bias="attention" in biases)
+        is_normal = config.query_key_norm == "none"
+        norm = nn.Identity if is_normal else partial(nn.RMSNorm, head_dim, eps=config.layer_norm_eps)
+        self.query_norm, self.key_norm = norm(), norm()
 
     def forward(self, x: Tensor, rotation: Rotation | None, biases: Sequence[Tensor], met_by: MetBy) -> Tensor:
         """Attend.
@@ -209,16 +269,14 @@ class Attention(nn.Module):
         Returns:
             The output (R, Q, H).
         """
-        # (R, Q, 3 H) -> (R, Q, 3, h, d)
-        projected = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        # (R, Q, H) -> (R, Q, h + 2 g, d), and its parts
+        projected = self.qkv(x).unflatten(-1, (sum(self.of_qkv), -1))
+        query, key, value = projected.split(self.of_qkv, dim=2)
+        query, key = self.query_norm(query), self.key_norm(key)
         if rotation is not None:
-            cos, sin = rotation
-            rotated, values = projected.split((2, 1), dim=2)
-            first, second = rotated.chunk(2, dim=-1)
-            rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-            projected = torch.cat([rotated.to(x.dtype), values], dim=2)
-        # (R, Q, 3, h, d) -> three times (R, h, Q, d)
-        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
+            query, key = rotated(query, rotation), rotated(key, rotation)
+        # (R, Q, h, d) -> (R, h, Q, d)
+        query, key, value = (each.transpose(1, 2) for each in (query, key, value))
         query = query / math.sqrt(query.size(-1))
         stretches = met_by(key, value)
         scores = [
@@ -228,37 +286,41 @@ class Attention(nn.Module):
         weights = torch.cat(scores, dim=-1).softmax(-1).split([each.size(-1) for each in scores], dim=-1)
         parts = [shared_product(part, values) for part, (_, values) in zip(weights, stretches, strict=True)]
         attended = sum(parts[1:], start=parts[0])
-        # (R, h, Q, d) -> (R, Q, H)
+        # (R, h, Q, d) -> (R, Q, h d) -> (R, Q, H)
         return self.output(attended.transpose(1, 2).flatten(2))
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each with a residual connection and a layer norm before or after it."""
+    """Attention and a feed-forward network, each with a residual connection, and with norms before or after it."""
 
     def __init__(self, config: S2SFTConfig, index: int) -> None:
         super().__init__()
         width, inner = config.hidden_size, config.intermediate_size
-        self.pre_norm, self.gated = config.pre_norm, config.gated
+        self.post_norm, self.gated = config.layer_norm_position == "post", config.gated
         self.pattern = Pattern.of(config, index)
         self.attention = Attention(config)
-        # The embeddings, the input of the first layer, already are normalized.
-        is_plain = config.pre_norm and index == 0
-        norm = partial(nn.LayerNorm, width, eps=config.layer_norm_eps, bias=config.biases)
+        # The embeddings, the input of the first layer, may already be normalized.
+        is_plain = not self.post_norm and config.embedding_norm and index == 0
+        norm = partial(make_norm, config, width)
         self.attention_layer_norm = nn.Identity() if is_plain else norm()
-        self.fc1 = nn.Linear(width, 2 * inner if config.gated else inner, bias=config.biases)
-        self.fc2 = nn.Linear(inner, width, bias=config.biases)
+        self.fc1 = nn.Linear(width, 2 * inner if config.gated else inner, bias="fc1" in config.biases)
+        self.fc2 = nn.Linear(inner, width, bias="fc2" in config.biases)
         self.final_layer_norm = norm()
+        has_output_norms = config.layer_norm_position == "both"
+        self.attention_output_norm, self.ffn_output_norm = (
+            norm() if has_output_norms else nn.Identity() for _ in range(2)
+        )
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, rotation: Rotation | None, biases: Sequence[Tensor], met_by: MetBy) -> Tensor:
         """Return the states of the next layer (R, Q, H); arguments as for `Attention.forward`."""
-        normalised = self.attention_layer_norm(x) if self.pre_norm else x
-        x = x + self.dropout(self.attention(normalised, rotation, biases, met_by))
-        if self.pre_norm:
-            return x + self.dropout(self.feed_forward(self.final_layer_norm(x)))
-        x = self.attention_layer_norm(x)
-        return self.final_layer_norm(x + self.dropout(self.feed_forward(x)))
+        normalised = x if self.post_norm else self.attention_layer_norm(x)
+        x = x + self.dropout(self.attention_output_norm(self.attention(normalised, rotation, biases, met_by)))
+        if self.post_norm:
+            x = self.attention_layer_norm(x)
+            return self.final_layer_norm(x + self.dropout(self.feed_forward(x)))
+        return x + self.dropout(self.ffn_output_norm(self.feed_forward(self.final_layer_norm(x))))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the feed-forward network, (..., H) -> (..., H)."""
@@ -270,19 +332,25 @@ class Layer(nn.Module):
 
 
 class LMHead(nn.Module):
-    """A dense layer, activation and layer norm, then the token embedding as output matrix."""
+    """A dense layer, activation and norm, or nothing; then the token embedding or an own matrix as output matrix."""
 
     def __init__(self, config: S2SFTConfig) -> None:
         super().__init__()
         width = config.embedding_size or config.hidden_size
-        self.dense = nn.Linear(config.hidden_size, width, bias=config.biases)
-        self.activation = ACTIVATIONS[config.activation]
-        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.biases)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.is_plain = config.lm_head == "plain"
+        if not self.is_plain:
+            self.dense = nn.Linear(config.hidden_size, width, bias="head" in config.biases)
+            self.activation = ACTIVATIONS[config.activation]
+            self.layer_norm = make_norm(config, width)
+        is_own = config.output_matrix == "own"
+        self.weight = nn.Parameter(torch.zeros(config.vocab_size, width)) if is_own else None
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.output_bias else None
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
         """Score the vocabulary, (..., H) -> (..., V)."""
-        return functional.linear(self.layer_norm(self.activation(self.dense(x))), token_embedding, self.bias)
+        if not self.is_plain:
+            x = self.layer_norm(self.activation(self.dense(x)))
+        return functional.linear(x, token_embedding if self.weight is None else self.weight, self.bias)
 
 
 @dataclass
@@ -298,7 +366,7 @@ class SourceOutput(ModelOutput):
     source_mask: Tensor = None
     """Which positions hold a token of the source (N, S), after `generate` repeated it (R, S)."""
     keys_values: tuple[KeysValues, ...] = None
-    """The keys and values of each layer, both (N, h, S, d)."""
+    """The keys and values of each layer, both (N, g, S, d)."""
 
 
 class SourceReader:
@@ -343,8 +411,8 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.relative_position = RelativePositionBias(heads, bins, config.max_relative_position) if bins else None
         layers = (Layer(config, index) for index in range(config.num_hidden_layers))
         self.layers: Sequence[Layer] = nn.ModuleList(layers)  # type: ignore[assignment]  # it says Module of its items
-        norm = partial(nn.LayerNorm, config.hidden_size, eps=config.layer_norm_eps, bias=config.biases)
-        self.layer_norm = norm() if config.pre_norm else nn.Identity()
+        is_post = config.layer_norm_position == "post"
+        self.layer_norm = nn.Identity() if is_post else make_norm(config, config.hidden_size)
         self.lm_head = LMHead(config)
         self.has_placeholders = config.starts_with != "sep"
         # `generate` always begins with a start token. If the content of targets has none, no query sees that token.
@@ -382,6 +450,10 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
             )
         positions = (real.long().cumsum(1) - 1).clamp(min=0)
         visible = real.unsqueeze(1).expand(-1, input_ids.size(1), -1)
+        if config.source_visibility == "causal":
+            # Padding sees itself: a query that sees nothing would have the weights NaN.
+            itself = torch.eye(input_ids.size(1), dtype=torch.bool, device=real.device)
+            visible = visible.tril() | itself
         kept: list[KeysValues] = []
 
         def met_by(_: int, keys: Tensor, values: Tensor) -> list[KeysValues]:
@@ -466,10 +538,9 @@ class S2SFTForConditionalGeneration(PreTrainedModel, GenerationMixin):
             met_by: a function from the index of a layer and the keys and values of its new tokens to those of each
                 stretch.
         """
-        head_dim = self.config.hidden_size // self.config.num_attention_heads
         plans = {
             pattern: (
-                pattern.rotation(positions, head_dim),
+                pattern.rotation(positions, self.config.head_dim),
                 [self.bias(pattern, visible, positions, keys) for visible, keys in stretches],
             )
             for pattern in {layer.pattern for layer in self.layers}

@@ -20,7 +20,7 @@ from s2sft_fairseq.exports.original import Original
 from s2sft_fairseq.files import new_folder
 from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.model_card import model_card
-from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig
+from s2sft_fairseq.models.unilm_config import UnilmConfig, biased_parts, width_of_head
 from s2sft_fairseq.objectives.sequence_form import SequenceForm, SourceFields
 from s2sft_fairseq.tokenization.fast_tokenizer import write_fast_tokenizer
 from s2sft_fairseq.tokenization.vocabulary import TOKENIZER_CONFIG, read_vocabulary
@@ -41,21 +41,16 @@ _SIZES = {
         name: name
         for name in (
             *("layer_norm_eps", "dropout", "num_segments", "num_roles", "num_turns", "relative_position_bins"),
-            *("max_relative_position", "rotary_base", "local_rotary_base", "local_attention_window"),
-            "global_attention_every",
+            *("max_relative_position", "rotary_base", "rotary_scaling", "local_rotary_base", "local_attention_window"),
+            *("global_attention_every", "first_global_layer", "unrotated_layers_every", "embedding_scale"),
         )
     },
 }
+_CHOICES = ("norm", "layer_norm_position", "query_key_norm", "lm_head", "output_matrix", "source_visibility")
+"""Options of `S2SFTConfig` and of `UnilmConfig` with the same words."""
 
-_REQUIRED = {
-    name: SIZES[name]
-    for name in (
-        *("norm", "embedding_norm", "biases", "key_value_heads", "lm_head", "lm_head_activation_fn", "output_matrix"),
-        *("output_bias", "first_global_layer"),
-    )
-}
-"""Options that must have this value: the code of the folder implements no other."""
-_ALSO = {"biases": ("none",)}  # further values that it implements
+_IMPLEMENTED = {"lm_head": ("bert", "plain"), "lm_head_activation_fn": ("None",)}
+"""Options with the values that the code of the folder implements."""
 
 
 def export_self_contained(original: Original, destination: Path, texts: Sequence[str]) -> None:
@@ -93,9 +88,9 @@ def write_self_contained(original: Original, destination: Path) -> list[str]:
     """
     form, options, weights = original.form, original.options, original.weights()
     if problems := [
-        f"--self-contained needs {as_option(name)} {needed}, but {original.folder} has {found}"
-        for name, needed in _REQUIRED.items()
-        if str(found := getattr(original.cfg, name)) not in (str(needed), *_ALSO.get(name, ()))
+        f"--self-contained needs {as_option(name)} {' or '.join(values)}, but {original.folder} has {found}"
+        for name, values in _IMPLEMENTED.items()
+        if str(found := getattr(original.cfg, name)) not in values
     ]:
         raise UserError.of(problems)
     config = model_config(weights, original.cfg, form, keep_unfinished=options.keep_unfinished)
@@ -160,10 +155,14 @@ def model_config(
         "is_encoder_decoder": True,
         "vocab_size": len(embedding),
         **{theirs: getattr(cfg, ours) for theirs, ours in _SIZES.items()},
+        **{name: str(getattr(cfg, name)) for name in _CHOICES},
+        "head_dim": width_of_head(cfg),
+        "num_key_value_heads": cfg.key_value_heads or cfg.encoder_attention_heads,
         "activation": str(cfg.activation_fn),
-        "pre_norm": str(cfg.layer_norm_position) == "pre",
         "gated": str(cfg.feed_forward) == "gated",
-        "biases": str(cfg.biases) == "all",
+        "biases": sorted(biased_parts(cfg.biases)),
+        "embedding_norm": str(cfg.embedding_norm) == "yes",
+        "output_bias": str(cfg.output_bias) == "yes",
         "starts_with": form.starts_with,
         "placeholder_token_id": form.placeholder,
         "source_segments": list(fields.segments),

@@ -54,7 +54,8 @@ def open_onnx(folder: Path) -> "OnnxEngine":
         return OnnxEngine(OnnxEncoderDecoder(encoder, step, sizes))
     graph = session(ENGINES[NAME])
     graphs.check_encoder_only(graph)
-    return OnnxEngine(OnnxModel(graph, sizes["encoder_embed_dim"], sizes["max_positions"]))
+    is_causal = sizes.get("source_visibility") == "causal"
+    return OnnxEngine(OnnxModel(graph, sizes["max_positions"], causal_sources=is_causal))
 
 
 class OnnxEngine:
@@ -83,15 +84,15 @@ class OnnxEngine:
 class OnnxModel(nn.Module):
     """Reads sources and does decoding steps in a search, in place of `UnilmModel`."""
 
-    def __init__(self, session: Any, width: int, max_positions: int) -> None:
-        """Take a session of onnxruntime, the width of the layers and the number of positions."""
+    def __init__(self, session: Any, max_positions: int, *, causal_sources: bool = False) -> None:
+        """Take a session of onnxruntime, the number of positions, and whether sources are read from left to right."""
         super().__init__()
-        self.session, self.max_positions = session, max_positions
+        self.session, self.max_positions, self.causal_sources = session, max_positions, causal_sources
         shapes = {each.name: each.shape for each in session.get_inputs()}
         self.inputs = set(shapes)
         self.num_layers = sum(name.startswith("keys_") for name in shapes)
         # (N, h, C, d)
-        self.heads, self.head_dim = shapes["keys_0"][1], width // shapes["keys_0"][1]
+        self.heads, self.head_dim = shapes["keys_0"][1], shapes["keys_0"][3]
         self.slot_names = slot_names(self.num_layers)
         self.new_names = slot_names(self.num_layers, "new_")
 
@@ -130,6 +131,10 @@ class OnnxModel(nn.Module):
                 return column.new_zeros(size[0] * size[1]).index_copy_(0, places, column).view(size)
 
             real = padded(torch.ones_like(tokens[some], dtype=torch.bool))
+            visible = real.unsqueeze(1).expand(-1, longest, -1)
+            if self.causal_sources:
+                # Padding sees itself: a query that sees nothing would have the weights NaN.
+                visible = visible.tril() | torch.eye(longest, dtype=torch.bool)
             # The graph needs at least one slot: give one that no token sees.
             nothing = torch.zeros(len(part), self.heads, 1, self.head_dim)
             _, new = self._run(
@@ -138,7 +143,7 @@ class OnnxModel(nn.Module):
                     "positions": padded(positions[some]),
                     "segments": padded(segments[some]),
                     "predicted": torch.zeros(1, dtype=torch.long),
-                    "visible": real.unsqueeze(1).expand(-1, longest, -1),
+                    "visible": visible,
                     "seen": torch.zeros(len(part), longest, 1, dtype=torch.bool),
                     "slot_positions": torch.zeros(len(part), 1, dtype=torch.long),
                     **dict.fromkeys(self.slot_names, nothing),

@@ -82,7 +82,7 @@ class Graphs:
         """Take the folder, the sizes in its configuration, and the number of symbols of its dictionary.
 
         Raises:
-            UserError: naming every size that is no whole number from 1 on.
+            UserError: naming every size that is no whole number from 1 on; `head_dim` may be 0 or missing.
         """
         self.folder, self.symbols = folder, symbols
         names = ("encoder_layers", "encoder_embed_dim", "encoder_attention_heads", "max_positions", "decoder_layers")
@@ -94,10 +94,13 @@ class Graphs:
             if type(value) is not int or value < 1
         ]
         problems += [f"{place}.{name} is missing" for name in names[:4] if name not in self.sizes]
+        head_dim = sizes.get("head_dim") or 0
+        if type(head_dim) is not int or head_dim < 0:
+            problems.append(f"{place}.head_dim must be a whole number from 0 on, but is {shown(head_dim)}")
         if problems:
             raise UserError.of(problems)
         self.heads = self.sizes["encoder_attention_heads"]
-        self.head_dim = self.sizes["encoder_embed_dim"] // self.heads
+        self.head_dim = head_dim or self.sizes["encoder_embed_dim"] // self.heads
 
     def check_encoder_only(self, session: Any) -> None:
         """Check the graph of an encoder-only generator, also by scoring the last symbol at the last position.

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from s2sft_fairseq.errors import package
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import width_of_head
 from s2sft_fairseq.modules.multi_flow_attention import AttentionPattern, merge_heads
 from s2sft_fairseq.modules.positions import Rotation
 from s2sft_fairseq.modules.visibility import within_window
@@ -135,7 +136,7 @@ def write_graph(model: UnilmModel, file: Path) -> None:
         UserError: if a package is not installed.
     """
     model = model.float().eval()
-    layers, heads, width = len(model.layers), model.cfg.encoder_attention_heads, model.cfg.encoder_embed_dim
+    layers, heads, head_dim = len(model.layers), model.cfg.encoder_attention_heads, width_of_head(model.cfg)
     n, a, p, c = 2, 5, 3, 7  # arbitrary sizes of at least 2: these dimensions are dynamic
     ids = torch.zeros(n, a, dtype=torch.long)
     inputs = (
@@ -143,7 +144,7 @@ def write_graph(model: UnilmModel, file: Path) -> None:
         *(ids, ids + torch.arange(a), ids.clone(), torch.arange(p)),
         *(torch.ones(n, a, a, dtype=torch.bool), torch.ones(n, a, c, dtype=torch.bool)),
         torch.arange(c).expand(n, -1).contiguous(),
-        *(torch.zeros(n, heads, c, width // heads) for _ in range(2 * layers)),
+        *(torch.zeros(n, heads, c, head_dim) for _ in range(2 * layers)),
     )
     open_n, open_a, open_p, open_c = (torch.export.Dim(name) for name in ("sentences", "new", "predicted", "slots"))
     of_ids = {0: open_n, 1: open_a}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from exported import METHODS, ROLES, TEXTS, write_model_folder
+from exported import LANGUAGE_MODELS, METHODS, ROLES, TEXTS, some_texts, write_model_folder
 from searches import LENGTHS, SEARCHES, assert_same, batch_of, search_options, sources
 from tiny import ENCODERS, PAD, tiny_form, tiny_model
 
@@ -20,6 +20,7 @@ from s2sft_fairseq.exports.original import Original  # noqa: E402
 from s2sft_fairseq.inference.generator import SequenceGenerator  # noqa: E402
 from s2sft_fairseq.inference.onnx_engine import OnnxModel, open_onnx  # noqa: E402
 from s2sft_fairseq.models.onnx_graph import write_graph  # noqa: E402
+from s2sft_fairseq.models.unilm_config import has_causal_source  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,10 @@ def graphs(tmp_path_factory):
 
     def get(kind):
         if kind not in made:
-            model = tiny_model(1, **ENCODERS[kind])
+            model = tiny_model(1, **{**ENCODERS, **LANGUAGE_MODELS}[kind])
             write_graph(model, folder / f"{kind}.onnx")
             session = onnxruntime.InferenceSession(folder / f"{kind}.onnx", providers=["CPUExecutionProvider"])
-            made[kind] = model, OnnxModel(session, model.cfg.encoder_embed_dim, model.cfg.max_positions)
+            made[kind] = model, OnnxModel(session, model.cfg.max_positions, causal_sources=has_causal_source(model.cfg))
         return made[kind]
 
     return get
@@ -43,8 +44,8 @@ def graphs(tmp_path_factory):
     "kind",
     # deberta is refused; an export takes seconds
     [
-        kind if kind in ("absolute", "modernbert") else pytest.param(kind, marks=pytest.mark.slow)
-        for kind in ENCODERS
+        kind if kind in ("absolute", "modernbert", "llama", "gemma") else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in (*ENCODERS, *LANGUAGE_MODELS)
         if kind != "deberta"
     ],
 )
@@ -81,6 +82,24 @@ def test_many_steps(graphs):
         SequenceGenerator([each], form, options).generate([], batch_of(source)) for each in graphs("absolute")
     )
     assert_same(found, expected)
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.rounding
+def test_the_folder_of_a_language_model(tmp_path, quantize):
+    """It says that sources are causal, and how wide heads are."""
+    write_model_folder(tmp_path / "model", method="causal", **LANGUAGE_MODELS["gemma"])
+    original = Original(tmp_path / "model", "--format onnx")
+    export_to_onnx(original, tmp_path / "out", TEXTS, quantize=quantize)
+    exported = Exported(open_onnx(tmp_path / "out"), original)
+    ids = [5, 6, 7]
+    if quantize:
+        difference = exported.logits(TEXTS[0], ids) - original.model.logits(TEXTS[0], ids)
+        assert 0 < difference.abs().mean() < 0.3 * original.model.logits(TEXTS[0], ids).std()
+        return
+    texts, theirs = some_texts(100), Seq2Seq.from_pretrained(tmp_path / "out")
+    for beam in (1, 3):
+        assert theirs.generate(texts, beam=beam) == original.model.generate(texts, beam=beam)
 
 
 @pytest.mark.parametrize("layout", [{"source_segments": "0,1"}, {"source_segments": "dialogue"}])
