@@ -47,7 +47,7 @@ class EncoderPass:
         """Return the logits that predict each token of the target (T, V). V: symbols."""
         batch = self.packed(source, target)
         labelled = torch.from_numpy(np.flatnonzero(batch.label != self.form.pad)).to(self.device)
-        logits: Tensor = self.model(*self.columns(batch), labelled)
+        logits: Tensor = self.model(**self.inputs(batch), labelled=labelled)
         return logits
 
     def attention(self, source: np.ndarray, target: np.ndarray, layer: int) -> Tensor:
@@ -63,10 +63,14 @@ class EncoderPass:
         """Return the packed sequence that predicts each token of the target as decoding does."""
         return collate([self.task.objective.reference(Ragged.of([source]), Ragged.of([target]), self.form)])
 
+    def inputs(self, batch: PackedBatch) -> dict[str, Any]:
+        """Return a packed sequence as arguments of the model, on its device."""
+        found: dict[str, Any] = utils.apply_to_sample(lambda column: column.to(self.device), model_input(batch))
+        return found
+
     def columns(self, batch: PackedBatch) -> PackedColumns:
         """Return the columns of a packed sequence on the device of the model."""
-        columns: Any = utils.apply_to_sample(lambda column: column.to(self.device), model_input(batch))
-        return PackedColumns(**columns)
+        return PackedColumns(**self.inputs(batch))
 
     def weights(self, columns: PackedColumns, layer: int) -> Tensor:
         """Return the attention weights of all N tokens of one packed example (h, N, N), a row for each query."""
