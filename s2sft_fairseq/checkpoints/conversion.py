@@ -67,6 +67,8 @@ class Family:
     either."""
     tied: tuple[str, ...] = ()
     """Their output matrix, which is left out if it is the token embedding."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values of settings that their configurations may leave out, where families differ."""
     second_bias: str = ""
     """Their other name of the output bias. It counts if a file lacks the first one, or if the configuration does not
     tie the output matrix, whose own bias it is then."""
@@ -131,8 +133,9 @@ _SHOWN = 120  # maximum number of characters of a name in a message
 MOST_LAYERS = 1_000
 _MOST = {
     "encoder_layers": MOST_LAYERS,
-    **dict.fromkeys(("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"), 1_000_000),
+    **dict.fromkeys(("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "head_dim"), 1_000_000),
     "max_positions": MOST_POSITIONS,
+    "local_attention_window": 2 * MOST_POSITIONS,
 }
 
 
@@ -144,8 +147,8 @@ def check_sizes(sizes: Mapping[str, Any]) -> None:
     """
     problems = []
     for name, most in _MOST.items():
-        if sizes[name] > most:
-            found = f"{sizes[name]:,}" if sizes[name] < 2**63 else shown(sizes[name])
+        if (size := sizes.get(name, 0)) > most:
+            found = f"{size:,}" if size < 2**63 else shown(size)
             problems.append(f"{as_option(name)} must be at most {most:,}, but the configuration says {found}")
     epsilon = sizes.get("layer_norm_eps", 1)  # not every family sets it
     if not (type(epsilon) in (int, float) and 0 < epsilon < math.inf):
@@ -180,6 +183,7 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
     Raises:
         UserError: listing every parameter that is missing, unknown or of an unexpected shape.
     """
+    config = {**family.defaults, **config}
     sizes = family.sizes(config)
     check_sizes(sizes)
     num_layers = sizes["encoder_layers"]

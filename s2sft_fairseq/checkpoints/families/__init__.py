@@ -1,4 +1,4 @@
-"""The families of encoders that can be converted, each described in one module."""
+"""The families of encoders and language models that can be converted, each described in one module."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from s2sft_fairseq.checkpoints.families.deberta import DEBERTA, DEBERTA_DISCRIMI
 from s2sft_fairseq.checkpoints.families.electra import ELECTRA
 from s2sft_fairseq.checkpoints.families.ernie import ERNIE, PADDLE_ERNIE
 from s2sft_fairseq.checkpoints.families.fairseq_roberta import FAIRSEQ_ROBERTA
+from s2sft_fairseq.checkpoints.families.language_models import GEMMA3, LANGUAGE_MODELS, LLAMA, QWEN2, QWEN3, SMOLLM3
 from s2sft_fairseq.checkpoints.families.modernbert import MODERNBERT
 from s2sft_fairseq.checkpoints.families.mpnet import MPNET, is_mpnet
 from s2sft_fairseq.checkpoints.families.rms_norm import EUROBERT, NEOBERT, ULTRABERT
@@ -25,17 +26,19 @@ from s2sft_fairseq.errors import UserError, as_option, shown
 FAMILIES = [
     *(S2SFT, UNILM, NOMIC_BERT, JINA, BERT, ROBERTA, FAIRSEQ_ROBERTA, ELECTRA, ERNIE, PADDLE_ERNIE, MODERNBERT),
     *(EUROBERT, ULTRABERT, NEOBERT, GTE, DEBERTA_DISCRIMINATOR, DEBERTA, MPNET),
+    *LANGUAGE_MODELS,
 ]
 _WRITTEN = (
     *(BERT, ROBERTA, ELECTRA, UNILM, MODERNBERT, EUROBERT, ULTRABERT, NEOBERT, NOMIC_BERT, GTE, JINA, DEBERTA),
-    MPNET,
+    *(MPNET, *LANGUAGE_MODELS),
 )
 """The families in whose formats models are exported, whatever format they were read from."""
 _DEEPEST = 4  # parts of the name of an encoder in a larger module
 _SHOWN = 120  # maximum number of characters of a name in a message
 _SWITCHES = (
     *("norm", "embedding_norm", "layer_norm_position", "feed_forward", "biases", "key_value_heads", "lm_head"),
-    *("output_matrix", "output_bias"),
+    *("output_matrix", "output_bias", "source_visibility", "head_dim", "query_key_norm", "embedding_scale"),
+    *("unrotated_layers_every", "rotary_scaling", "local_attention_window"),
 )
 """The settings that must be those of the family, or that its configuration can express, for a model to be exported."""
 
@@ -161,6 +164,7 @@ def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None, padding: 
     if family.config is None:
         raise UserError(f"{family.name} has no format to write")
     again = {**(defaults or {}), **family.sizes(family.config(sizes))}
+    sizes, again = _comparable(sizes), _comparable(again)
     heads = [activation_name(each, "lm_head_activation_fn") for each in (sizes, again)]
     if heads[0] != heads[1]:
         raise UserError(
@@ -179,9 +183,29 @@ def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None, padding: 
     return family
 
 
+def _comparable(sizes: Sizes) -> Sizes:
+    """Return the sizes with the width of a head as a number, and the numbers of a scaling as families write them."""
+    width = sizes["encoder_embed_dim"] // sizes["encoder_attention_heads"]
+    scaling = str(sizes.get("rotary_scaling", "")).replace(".0:", ":").removesuffix(".0")
+    return {**sizes, "head_dim": sizes.get("head_dim") or width, "rotary_scaling": scaling}
+
+
+def _language_model(sizes: Sizes) -> Family:
+    """Return the family of a language model that is most similar."""
+    if str(sizes.get("layer_norm_position")) == "both":
+        return GEMMA3
+    if str(sizes.get("query_key_norm")) == "rms":
+        return QWEN3
+    if "qkv" in str(sizes.get("biases")).split(","):
+        return QWEN2
+    return SMOLLM3 if sizes.get("unrotated_layers_every") else LLAMA
+
+
 def _most_similar(sizes: Sizes, padding: int | None) -> Family:
     if sizes.get("disentangled_attention", "none") != "none":
         return DEBERTA
+    if str(sizes.get("source_visibility")) == "causal":
+        return _language_model(sizes)
     if str(sizes.get("norm")) == "rms":
         if str(sizes["lm_head"]) == "two_layer":
             return ULTRABERT

@@ -43,7 +43,8 @@ def _global_attention_every(config: Mapping[str, Any], num_layers: int) -> int:
     kinds = config.get("layer_types")
     if kinds is None:
         return config.get("global_attn_every_n_layers", 3)
-    for every in range(1, num_layers + 1):
+    # The list's length is limited, the number of layers is not yet.
+    for every in range(1, num_layers + 1) if len(kinds) == num_layers else ():
         if kinds == _layer_types(num_layers, every):
             return every
     raise UserError(

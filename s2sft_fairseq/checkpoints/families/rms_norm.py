@@ -33,7 +33,7 @@ _COMMON = {
     "feed_forward": "gated",
     "output_matrix": "own",
 }
-_MODULES = {
+MODULES = {
     **{
         f"model.{theirs}": ours
         for theirs, ours in {
@@ -46,17 +46,21 @@ _MODULES = {
     },
     "model.norm": "layer_norm",
 }
-_TOKENS = {"model.embed_tokens.weight": "embeddings.tokens.weight"}
+EMBEDDING = {"model.embed_tokens.weight": "embeddings.tokens.weight"}
 
 
-def _decoder_sizes(config: Mapping[str, Any], epsilon: float) -> Sizes:
+def decoder_sizes(config: Mapping[str, Any], epsilon: float, function: str = "hidden_act", usual: str = "silu") -> Sizes:
+    """Return the sizes of layers of current decoders.
+
+    Args:
+        config: the configuration.
+        epsilon: that of the norms, if the configuration does not set it.
+        function: the setting of the activation.
+        usual: the activation if the configuration does not set it.
+    """
     sizes = required(config, **HUGGING_FACE_SIZES)
-    heads = sizes["encoder_attention_heads"]
-    must_be(config, tie_word_embeddings=False)
-    if (head_dim := config.get("head_dim") or sizes["encoder_embed_dim"] // heads) * heads != sizes[
-        "encoder_embed_dim"
-    ]:
-        raise UserError(f"the configuration's head_dim must be hidden_size / num_attention_heads, but is {head_dim}")
+    heads, width = sizes["encoder_attention_heads"], sizes["encoder_embed_dim"]
+    head_dim = config.get("head_dim") or width // heads
     shared = config.get("num_key_value_heads") or heads
     biased = (["attention"] if config.get("attention_bias") else []) + (
         ["fc1", "fc2"] if config.get("mlp_bias") else []
@@ -65,13 +69,25 @@ def _decoder_sizes(config: Mapping[str, Any], epsilon: float) -> Sizes:
         **sizes,
         **_COMMON,
         "layer_norm_eps": config.get("rms_norm_eps", epsilon),
-        "activation_fn": activation({"hidden_act": "silu", **config}, "hidden_act"),
+        "activation_fn": activation({function: usual, **config}, function),
         "biases": ",".join(biased) or "none",
         "key_value_heads": 0 if shared == heads else shared,
+        "head_dim": 0 if head_dim * heads == width else head_dim,
     }
 
 
-def _decoder_config(sizes: Sizes) -> dict[str, Any]:
+def _encoder_sizes(config: Mapping[str, Any], epsilon: float) -> Sizes:
+    sizes = decoder_sizes(config, epsilon)
+    must_be(config, tie_word_embeddings=False)
+    if sizes.pop("head_dim"):
+        raise UserError(
+            f"the configuration's head_dim must be hidden_size / num_attention_heads, but is {config.get('head_dim')}"
+        )
+    return sizes
+
+
+def decoder_config(sizes: Sizes) -> dict[str, Any]:
+    """Return the settings that `decoder_sizes` reads, without those in which families differ."""
     biased = str(sizes["biases"]).split(",")
     return {
         **{theirs: sizes[ours] for ours, theirs in HUGGING_FACE_SIZES.items()},
@@ -86,7 +102,7 @@ def _decoder_config(sizes: Sizes) -> dict[str, Any]:
 
 def _eurobert_sizes(config: Mapping[str, Any]) -> Sizes:
     return {
-        **_decoder_sizes(config, 1e-5),
+        **_encoder_sizes(config, 1e-5),
         "lm_head": "plain",
         "output_bias": "yes" if config.get("mlp_bias") else "no",
         "rotary_base": rotary_base(config, None),
@@ -97,17 +113,17 @@ def _eurobert_config(sizes: Sizes) -> dict[str, Any]:
     return {
         "architectures": ["EuroBertForMaskedLM"],
         "model_type": "eurobert",
-        **_decoder_config(sizes),
+        **decoder_config(sizes),
         "rope_parameters": one_kind_of_rotation(sizes["rotary_base"]),
     }
 
 
 def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
-    sizes = _decoder_sizes(config, 1e-6)
+    sizes = _encoder_sizes(config, 1e-6)
     windows = config.get("attention_windows")  # in its first configurations: one per layer, 0 for global attention
     kinds = config.get("layer_types") or (windows and [LOCAL if window else FULL for window in windows])
     radius = next(filter(None, windows or ()), config.get("sliding_window", 128))
-    every, first = _global_layers(kinds, sizes["encoder_layers"]) if kinds else (3, 2)
+    every, first = global_layers(kinds, sizes["encoder_layers"]) if kinds else (3, 2)
     return {
         **sizes,
         "lm_head": "two_layer",
@@ -122,15 +138,16 @@ def _ultrabert_sizes(config: Mapping[str, Any]) -> Sizes:
     }
 
 
-def _global_layers(kinds: list[str], num_layers: int) -> tuple[int, int]:
+def global_layers(kinds: list[str], num_layers: int) -> tuple[int, int]:
     """Return n if every n-th layer is global, and the index of the first global layer.
 
     Raises:
         UserError: if the global layers are distributed in another way.
     """
     first = kinds.index(FULL) if FULL in kinds else num_layers
-    for every in range(first + 1, num_layers + 1):
-        if kinds == _layer_types(num_layers, every, first):
+    # The list's length is limited, the number of layers is not yet.
+    for every in range(first + 1, num_layers + 2) if len(kinds) == num_layers else ():
+        if kinds == layer_types(num_layers, every, first):
             return every, first
     raise UserError(
         f"the configuration's layer_types must have {FULL!r} in every n-th of {num_layers} layers, but is "
@@ -138,7 +155,8 @@ def _global_layers(kinds: list[str], num_layers: int) -> tuple[int, int]:
     )
 
 
-def _layer_types(num_layers: int, every: int, first: int) -> list[str]:
+def layer_types(num_layers: int, every: int, first: int) -> list[str]:
+    """Return the kind of each layer, the inverse of `global_layers`."""
     return [FULL if layer % every == first else LOCAL for layer in range(num_layers)]
 
 
@@ -146,9 +164,9 @@ def _ultrabert_config(sizes: Sizes) -> dict[str, Any]:
     return {
         "architectures": ["UltrabertForMaskedLM"],
         "model_type": "ultrabert",
-        **_decoder_config(sizes),
+        **decoder_config(sizes),
         "sliding_window": sizes["local_attention_window"] // 2,
-        "layer_types": _layer_types(
+        "layer_types": layer_types(
             sizes["encoder_layers"], sizes["global_attention_every"], sizes["first_global_layer"]
         ),
         "rope_parameters": {
@@ -230,8 +248,8 @@ EUROBERT = Family(
     models="EuroBERT 210m, 610m, 2.1B",
     model_types=("eurobert",),
     base="model.",
-    modules=_MODULES,
-    parameters={**_TOKENS, "lm_head.weight": "lm_head.weight", "lm_head.bias": "lm_head.bias"},
+    modules=MODULES,
+    parameters={**EMBEDDING, "lm_head.weight": "lm_head.weight", "lm_head.bias": "lm_head.bias"},
     sizes=_eurobert_sizes,
     config=_eurobert_config,
 )
@@ -240,9 +258,9 @@ ULTRABERT = Family(
     models="UltraBERT 150M",
     model_types=("ultrabert",),
     base="model.",
-    modules=_MODULES,
+    modules=MODULES,
     parameters={
-        **_TOKENS,
+        **EMBEDDING,
         "head.linear1.weight": "lm_head.dense.weight",
         "head.linear2.weight": "lm_head.dense2.weight",
         "head.decoder.weight": "lm_head.weight",

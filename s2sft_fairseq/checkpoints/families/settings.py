@@ -1,10 +1,11 @@
 """Read the settings of a configuration, with errors that list everything that is wrong."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from s2sft_fairseq.checkpoints.conversion import MOST_LAYERS
+from s2sft_fairseq.checkpoints.conversion import MOST_LAYERS, must_be
 from s2sft_fairseq.errors import UserError, shown
 
 _KINDS: dict[str, tuple[tuple[type, ...], tuple[str, ...]]] = {
@@ -15,20 +16,21 @@ _KINDS: dict[str, tuple[tuple[type, ...], tuple[str, ...]]] = {
             *("position_buckets", "embedding_size", "attention_head_size", "head_dim", "num_key_value_heads"),
             *("global_attn_every_n_layers", "sliding_window", "prediction_head_size", "max_length", "vocab_size"),
             *("cls_token_id", "sep_token_id", "target_type_id", "decoder_layers", "encoder_attention_heads"),
+            *("no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern"),
         ),
     ),
     "a number": (
         (int, float),
         (
             *("layer_norm_eps", "norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
-            *("rope_theta", "global_rope_theta", "local_rope_theta", "rotary_emb_base"),
+            *("rope_theta", "global_rope_theta", "local_rope_theta", "rotary_emb_base", "rope_local_base_freq"),
         ),
     ),
     "true or false": (
         (bool,),
         (
             *("attention_bias", "mlp_bias", "norm_bias", "classifier_bias", "tie_word_embeddings", "share_att_key"),
-            *("relative_attention", "position_biased_input"),
+            *("relative_attention", "position_biased_input", "use_sliding_window", "use_bidirectional_attention"),
         ),
     ),
     "a text": (
@@ -40,7 +42,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], tuple[str, ...]]] = {
     ),
     "a text or a list of texts": ((str, list), ("pos_att_type",)),
     "a whole number or a text": ((int, str), ("source_type_id",)),
-    "a list": ((list,), ("layer_types", "attention_windows")),
+    "a list": ((list,), ("layer_types", "attention_windows", "no_rope_layers")),
     "an object": ((dict,), ("rope_parameters",)),
 }
 """The optional settings that families read, by the kind of their values: the types, and the names of the settings."""
@@ -144,8 +146,19 @@ def head_with_gelu(sizes: Mapping[str, Any]) -> dict[str, Any]:
     return {} if sizes["activation_fn"] == "gelu" else {"lm_head_activation_fn": "gelu"}
 
 
+# Kinds of scaled rotary positions in Hugging Face's configurations, and their settings in the order of ours.
+_SCALINGS = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+
 def rotary_base(
-    config: Mapping[str, Any], default: float | None, kind: str | None = None, old_name: str = "rope_theta"
+    config: Mapping[str, Any],
+    default: float | None,
+    kind: str | None = None,
+    old_name: str = "rope_theta",
+    scalings: Sequence[str] = ("default",),
 ) -> float:
     """Return the base of the rotary positions, which had a setting of its own before transformers 5.
 
@@ -154,32 +167,103 @@ def rotary_base(
         default: the base if the configuration does not set it; None if programs differ in it.
         kind: the kind of layers, if each kind has its own base.
         old_name: the name of the setting before transformers 5.
+        scalings: the values of ``rope_type`` that are supported.
 
     Raises:
-        UserError: if a setting has a wrong type, the rotary positions are scaled, or the base is not known.
+        UserError: if a setting has a wrong type, the rotary positions are scaled in another way, or the base is not
+            known.
     """
-    parameters = config.get("rope_parameters") or {}
-    if kind is not None:
-        parameters = parameters.get(kind) or {}
-        if not isinstance(parameters, dict):
-            raise UserError(f"the configuration's rope_parameters.{kind} must be an object, but is {shown(parameters)}")
-    # The name before transformers 5, which still reads it, whatever rope_parameters says.
-    named = config.get("rope_scaling") or {}
-    older = named.get("rope_type", named.get("type", "default")) if isinstance(named, dict) else named
-    scaling = older if older != "default" else parameters.get("rope_type", "default")
-    if scaling != "default":
+    parameters, named = _rope_parameters(config, kind), _rope_scaling(config)
+    older = _rope_type(named)
+    scaling = older if older != "default" else _rope_type(parameters)
+    if scaling not in scalings:
+        needed = repr(scalings[0]) if len(scalings) == 1 else f"one of {', '.join(scalings)}"
         of_kind = "" if kind is None else f" for {kind}"
         raise UserError(
-            f"the configuration's rope_type must be 'default' for this model, but is {shown(scaling)}{of_kind}"
+            f"the configuration's rope_type must be {needed} for this model, but is {shown(scaling)}{of_kind}"
         )
     found = parameters.get("rope_theta", config.get(old_name))
-    if isinstance(named, dict) and named.get("rope_theta", found) != found:
+    if named.get("rope_theta", found) != found:
         raise UserError(f"the configuration's rope_scaling.rope_theta must be rope_theta, {found}, but is another")
     if type(found) not in (int, float, type(None)):
         raise UserError(f"the configuration's rope_theta must be a number, but is {shown(found)}")
     if (base := default if found is None else found) is None:
         raise UserError(f"the configuration must have {old_name}, the base of the rotary positions, but has none")
     return float(base)
+
+
+def rotation(config: Mapping[str, Any], default: float, kind: str | None = None) -> dict[str, Any]:
+    """Return the sizes of rotary positions that may be scaled: ``rotary_base`` and ``rotary_scaling``.
+
+    Args:
+        config: the configuration.
+        default: the base if the configuration does not set it.
+        kind: the kind of layers, if each kind has its own.
+
+    Raises:
+        UserError: see :func:`rotary_base`; or a setting of the scaling is missing or wrong, or there are two scalings.
+    """
+    base = rotary_base(config, default, kind, scalings=("default", *_SCALINGS))
+    found = [each for each in (_rope_scaling(config), _rope_parameters(config, kind)) if each]
+    for settings in found:
+        must_be(settings, partial_rotary_factor=1)
+    scalings = {_scaling_text(settings) for settings in found}
+    if len(scalings) > 1:
+        raise UserError("the configuration's rope_scaling must be that of rope_parameters, but is another")
+    return {"rotary_base": base, "rotary_scaling": next(iter(scalings), "")}
+
+
+def rotation_settings(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a configuration that :func:`rotation` reads, by names that all versions of transformers
+    read.
+    """
+    settings: dict[str, Any] = {"rope_theta": sizes["rotary_base"]}
+    kind, *numbers = str(sizes["rotary_scaling"]).split(":")
+    if kind:
+        named = dict(zip(_SCALINGS[kind], map(float, numbers), strict=True))
+        if positions := named.get("original_max_position_embeddings"):
+            named["original_max_position_embeddings"] = int(positions)
+        settings["rope_scaling"] = {"rope_type": kind, **named}
+    return settings
+
+
+def _scaling_text(settings: Mapping[str, Any]) -> str:
+    """Return a scaling as ``--rotary-scaling`` has it; empty if there is none."""
+    kind = _rope_type(settings)
+    if kind == "default":
+        return ""
+    numbers = {name: settings.get(name) for name in _SCALINGS[kind]}
+    if problems := [
+        f"the configuration's {name} must be a number above 0 with rope_type {kind!r}, but is {shown(value)}"
+        for name, value in numbers.items()
+        if type(value) not in (int, float) or not 0 < value < math.inf
+    ]:
+        raise UserError.of(problems)
+    # So that 8 and 8.0 are the same text.
+    return ":".join([kind, *(f"{float(value):.15g}" for value in numbers.values())])
+
+
+def _rope_parameters(config: Mapping[str, Any], kind: str | None) -> Mapping[str, Any]:
+    """Return ``rope_parameters`` of the layers of a kind; None: of all layers."""
+    of_kinds: dict[str, Any] = config.get("rope_parameters") or {}
+    if kind is None:
+        if nested := [name for name, value in of_kinds.items() if isinstance(value, dict)]:
+            raise UserError(f"the configuration's rope_parameters must be those of all layers, but has {shown(nested)}")
+        return of_kinds
+    for name, value in of_kinds.items():
+        if not isinstance(value, dict | None):
+            raise UserError(f"the configuration's rope_parameters.{name:.40} must be an object, but is {shown(value)}")
+    return of_kinds.get(kind) or {}
+
+
+def _rope_scaling(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``rope_scaling``: the name before transformers 5, which still reads it, whatever rope_parameters says."""
+    named = config.get("rope_scaling") or {}
+    return named if isinstance(named, dict) else {"rope_type": named}
+
+
+def _rope_type(settings: Mapping[str, Any]) -> Any:
+    return settings.get("rope_type", settings.get("type", "default"))
 
 
 def one_kind_of_rotation(base: float) -> dict[str, Any]:
