@@ -58,7 +58,7 @@ def ours(cell: Cell, tokens: torch.Tensor, at: torch.Tensor) -> tuple[Callable[[
 
     def update() -> None:
         model.zero_grad(set_to_none=True)
-        losses = model(*columns, labelled=at, targets=Targets(tokens[at], excluded=0))
+        losses = model(*columns[:7], labelled=at, targets=Targets(tokens[at], excluded=0))
         (losses.loss / len(at)).backward()
 
     def local_seconds() -> float:

@@ -191,6 +191,7 @@ def read(family: Family, source: Weights, config: Mapping[str, Any], shapes_of: 
     is_untied = config.get("tie_word_embeddings") is False or bool(config.get("untie_weights_roberta"))
     weights, unused, problems, matrices = _rename(family, source, num_layers, is_untied)
     untied = _place_matrices(weights, matrices, sizes, config)
+    unused += matrices
     del matrices
     if not weights:
         examples = ", ".join(sorted(names)[:5])
@@ -309,7 +310,6 @@ def _rename(
     for name, today in sorted(spelled.items(), key=lambda pair: (pair[1] == family.second_bias, pair[0] == pair[1])):
         value, ours = source.pop(name).detach(), ours_of[name]
         if today in family.tied:
-            unused.append(name)
             matrices[name] = value
         elif today == family.second_bias and OUTPUT_BIAS in weights and not is_untied:
             unused.append(name)
@@ -329,15 +329,17 @@ def _rename(
 def _place_matrices(weights: Weights, matrices: Weights, sizes: Sizes, config: Mapping[str, Any]) -> list[str]:
     """Use an output matrix as it is if the configuration says so, and as the token embedding if that is missing.
 
+    Those that are used are removed from ``matrices``.
+
     Returns:
         The names of the matrices that differ from the token embedding, to which the configuration ties them.
     """
     differing = []
-    for name, matrix in matrices.items():
+    for name, matrix in list(matrices.items()):
         if TOKENS not in weights:
-            weights[TOKENS] = matrix
+            weights[TOKENS] = matrices.pop(name)
         elif config.get("tie_word_embeddings") is False or config.get("untie_weights_roberta"):
-            weights[OUTPUT_MATRIX] = matrix
+            weights[OUTPUT_MATRIX] = matrices.pop(name)
             sizes["output_matrix"] = "own"
         elif not _equal(matrix, weights[TOKENS]):
             differing.append(name)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.conversion import Sizes, write
 from s2sft_fairseq.checkpoints.families import family_of
+from s2sft_fairseq.checkpoints.families.language_models import LANGUAGE_MODELS
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
 from s2sft_fairseq.checkpoints.model_folder import CONFIG, WEIGHTS, is_model_folder
 from s2sft_fairseq.checkpoints.pretrained import PretrainedEncoder
@@ -64,6 +65,9 @@ def export_to_hugging_face(
         layout = (load_checkpoint(checkpoint, lazily=True).get("task_state") or {}).get("layout") or {}
     start = "eos" if layout.get("source_start") == "sep" else "bos"
     config = {**family.config(sizes), **_token_settings(vocabulary, rows, start)}
+    if family in LANGUAGE_MODELS:  # whose programs know no other symbols than bos and eos
+        del config["sep_token_id"]
+        config["bos_token_id"] = config.pop("cls_token_id")
     if vocabulary.scheme == "sentencepiece" and config["model_type"] == "roberta":
         config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
     theirs = write(family, weights, sizes, config)

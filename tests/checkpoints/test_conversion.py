@@ -212,7 +212,7 @@ def test_an_unknown_family(kind, names, nearest):
     with pytest.raises(UserError) as raised:
         recognize(names, {} if kind is None else {"model_type": kind})
     message = str(raised.value)
-    assert "model_type must be one of bert, deberta-v2, electra, ernie, eurobert, gte, " in message
+    assert "model_type must be one of bert, deberta-v2, electra, ernie, eurobert, gemma3_text, gte, " in message
     assert f"but is {kind!r}; its parameters: {', '.join(sorted(names))}, ..." in message
     assert (f"; the nearest is {nearest}" in message) if nearest else "nearest" not in message
 

@@ -85,7 +85,7 @@ def test_same_gradients(converted, name):
     theirs(input_ids=tokens, attention_mask=real.long(), **types).logits[real].square().mean().backward()
     positions = torch.arange(tokens.size(1)).expand_as(tokens)[real]
     columns = PackedColumns.given(tokens[real], positions, segments[real], real.sum(dim=1).tolist())
-    ours(*columns).square().mean().backward()
+    ours(*columns[:7]).square().mean().backward()
     gradients = {key: parameter.grad for key, parameter in theirs.named_parameters(remove_duplicate=False)}
     config = theirs.config.to_dict()
     expected = read(recognize(gradients, config), gradients, config, parameter_shapes).weights

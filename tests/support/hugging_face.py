@@ -108,6 +108,46 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deberta-no-head": ("DebertaV2Model", "spm", {**DEBERTA, "position_buckets": 32}),
 }
 
+CAUSAL = {"attn_implementation": "eager", "pad_token_id": 3, "bos_token_id": 0, "eos_token_id": 1}
+_TIED = {"tie_word_embeddings": True}
+LLAMA3 = {
+    **{"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "original_max_position_embeddings": 16,
+}
+GEMMA = {"num_hidden_layers": 5, "head_dim": 12, "num_key_value_heads": 1, "query_pre_attn_scalar": 12}
+GEMMA |= {"sliding_window": 4, "sliding_window_pattern": 3}
+GEMMA_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+}
+# Families of language models: heads that share keys and values and others, tied and untied output matrices.
+LANGUAGE_MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", "llama", CAUSAL),
+    "llama-grouped": ("LlamaForCausalLM", "llama", {**CAUSAL, **GROUPED, **_TIED}),
+    "llama-3": ("LlamaForCausalLM", "llama", {**CAUSAL, **_TIED, "rope_parameters": LLAMA3, "head_dim": 12}),
+    "llama-biased": ("LlamaForCausalLM", "llama", {**CAUSAL, "attention_bias": True, "mlp_bias": True}),
+    "llama-no-head": ("LlamaModel", "llama", CAUSAL),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        "llama",
+        {**CAUSAL, **GROUPED, "num_hidden_layers": 5, "no_rope_layer_interval": 2},
+    ),
+    "smollm3-rotated": ("SmolLM3ForCausalLM", "llama", {**CAUSAL, **GROUPED, "no_rope_layers": [1, 1, 1]}),
+    "qwen2": ("Qwen2ForCausalLM", "llama", {**CAUSAL, **GROUPED}),
+    "qwen2-tied": ("Qwen2ForCausalLM", "llama", {**CAUSAL, **_TIED, "num_key_value_heads": 2}),
+    "qwen3": ("Qwen3ForCausalLM", "llama", {**CAUSAL, **GROUPED, **_TIED, "head_dim": 12}),
+    "qwen3-untied": ("Qwen3ForCausalLM", "llama", {**CAUSAL, "num_key_value_heads": 2, "head_dim": 8}),
+    "gemma3": ("Gemma3ForCausalLM", "llama", {**CAUSAL, **GEMMA}),
+    "gemma3-linear": (
+        "Gemma3ForCausalLM",
+        "llama",
+        {
+            **{**CAUSAL, **GEMMA, **GROUPED, "rope_parameters": GEMMA_ROPE, "tie_word_embeddings": False},
+            "query_pre_attn_scalar": 9,
+        },
+    ),
+}
+
 
 def their_model(name: str, **changes: Any) -> torch.nn.Module:
     """Return a model with weights large enough for its states to depend on each of them."""
@@ -123,9 +163,10 @@ def their_model(name: str, **changes: Any) -> torch.nn.Module:
 def initial_model(name: str, **changes: Any) -> torch.nn.Module:
     """Return a model as `transformers` initializes it."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    kind, _, special = MODELS[name]
+    kind, _, special = {**MODELS, **LANGUAGE_MODELS}[name]
     config_class = getattr(transformers, kind).config_class
-    dropout = {} if name.startswith(("modernbert", "mmbert", "eurobert", "ultrabert")) else NO_DROPOUT
+    without = name in LANGUAGE_MODELS or name.startswith(("modernbert", "mmbert", "eurobert", "ultrabert"))
+    dropout = {} if without else NO_DROPOUT
     torch.manual_seed(0)
     return getattr(transformers, kind)(config_class(**{**SIZES, **dropout, **special, **changes})).eval()
 
@@ -133,7 +174,7 @@ def initial_model(name: str, **changes: Any) -> torch.nn.Module:
 def save(name: str, model: torch.nn.Module, folder: Path, **how: Any) -> Path:
     """Save a model as `transformers` does, with a tokenizer of its kind."""
     model.save_pretrained(folder, **how)
-    write_tokenizer(MODELS[name][1], folder)
+    write_tokenizer({**MODELS, **LANGUAGE_MODELS}[name][1], folder)
     return folder
 
 
@@ -210,7 +251,7 @@ def our_output(model: UnilmModel, tokens: Tensor, real: Tensor, segments: Tensor
     """Return logits or states (B, L, ...) of whole texts; 0 at the padding."""
     positions = torch.arange(tokens.size(1)).expand_as(tokens)[real]
     columns = PackedColumns.given(tokens[real], positions, segments[real], real.sum(dim=1).tolist())
-    packed = model(*columns) if logits else model.encode(columns)
+    packed = model(*columns[:7]) if logits else model.encode(columns)
     rows = packed.new_zeros(*real.shape, packed.size(-1))
     rows[real] = packed
     return rows
@@ -218,7 +259,7 @@ def our_output(model: UnilmModel, tokens: Tensor, real: Tensor, segments: Tensor
 
 @torch.no_grad()
 def their_output(model: torch.nn.Module, tokens: Tensor, real: Tensor, segments: Tensor) -> Tensor:
-    """Return the MLM logits (B, L, V) of a model with an MLM head, or the last states (B, L, H) of any other model."""
+    """Return the logits (B, L, V) of a model with a head, or the last states (B, L, H) of any other model."""
     types = {"token_type_ids": segments} if getattr(model.config, "type_vocab_size", 0) > 1 else {}
     inputs = {"input_ids": tokens, "attention_mask": real.long(), **types}
     if has_head(model):
@@ -230,4 +271,4 @@ def their_output(model: torch.nn.Module, tokens: Tensor, real: Tensor, segments:
 def has_head(model: torch.nn.Module) -> bool:
     """Return whether a model of `transformers` predicts tokens."""
     kind = type(model).__name__
-    return kind == "BertForPreTraining" or kind.endswith("ForMaskedLM")
+    return kind == "BertForPreTraining" or kind.endswith(("ForMaskedLM", "ForCausalLM"))

@@ -1,7 +1,7 @@
 """Language models, whose sources are read from left to right, by Hugging Face's names.
 
-Llama (arXiv 2302.13971; SmolLM2, TinyLlama and Llama 3.2 have its layers) is EuroBERT with one direction. SmolLM3 has no
-rotary positions in every fourth layer, Qwen2 (arXiv 2407.10671) biases of queries, keys and values, Qwen3 (arXiv
+Llama (arXiv 2302.13971; SmolLM2, TinyLlama and Llama 3.2 have its layers) is EuroBERT with one direction. SmolLM3 has
+no rotary positions in every fourth layer, Qwen2 (arXiv 2407.10671) biases of queries, keys and values, Qwen3 (arXiv
 2505.09388) norms of queries and keys. Gemma 3 (arXiv 2503.19786) also normalizes the outputs of attention and
 feed-forward network, scales its embeddings, and has local layers.
 """
@@ -88,8 +88,8 @@ def _unrotated_layers_every(config: Mapping[str, Any], num_layers: int) -> int:
             if rotated == _rotated_layers(num_layers, every):
                 return every
     raise UserError(
-        f"the configuration's no_rope_layers must be 0 in layers n - 1, 2n - 1, ... of {num_layers} and 1 in the others, "
-        f"but is {shown(rotated)}"
+        f"the configuration's no_rope_layers must be 0 in layers n - 1, 2n - 1, ... of {num_layers} and 1 in the "
+        f"others, but is {shown(rotated)}"
     )
 
 
@@ -109,7 +109,11 @@ def _qwen3_sizes(config: Mapping[str, Any]) -> Sizes:
 
 def _gemma3_sizes(config: Mapping[str, Any]) -> Sizes:
     required(
-        config, key_value_heads="num_key_value_heads", head_dim="head_dim", scores_by="query_pre_attn_scalar", window="sliding_window"
+        config,
+        key_value_heads="num_key_value_heads",
+        head_dim="head_dim",
+        scores_by="query_pre_attn_scalar",
+        window="sliding_window",
     )
     must_be(config, attn_logit_softcapping=None, final_logit_softcapping=None, use_bidirectional_attention=False)
     must_be(config, partial_rotary_factor=1)

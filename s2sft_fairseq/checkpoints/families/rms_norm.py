@@ -49,7 +49,9 @@ MODULES = {
 EMBEDDING = {"model.embed_tokens.weight": "embeddings.tokens.weight"}
 
 
-def decoder_sizes(config: Mapping[str, Any], epsilon: float, function: str = "hidden_act", usual: str = "silu") -> Sizes:
+def decoder_sizes(
+    config: Mapping[str, Any], epsilon: float, function: str = "hidden_act", usual: str = "silu"
+) -> Sizes:
     """Return the sizes of layers of current decoders.
 
     Args:

@@ -214,9 +214,7 @@ def rotation(config: Mapping[str, Any], default: float, kind: str | None = None)
 
 
 def rotation_settings(sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration that :func:`rotation` reads, by names that all versions of transformers
-    read.
-    """
+    """Return the settings that :func:`rotation` reads, by the names that all versions of transformers read."""
     settings: dict[str, Any] = {"rope_theta": sizes["rotary_base"]}
     kind, *numbers = str(sizes["rotary_scaling"]).split(":")
     if kind:
