@@ -27,9 +27,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "unrotated layers": {"rotary_base": 100.0, "unrotated_layers_every": 2},
     "linear scaling": {"rotary_base": 100.0, "rotary_scaling": "linear:4"},
     "Llama 3's scaling": {"rotary_base": 100.0, "rotary_scaling": "llama3:8:1:4:32"},
-    "relative and absolute positions": {"relative": True},
 }
-"""Options of models, each with one of the differences between BERT and language models or MPNet."""
+"""Options of models, each with one of the differences between BERT and language models."""
 _LLAMA: dict[str, Any] = {
     "source_visibility": "causal",
     "encoder_attention_heads": 4,
