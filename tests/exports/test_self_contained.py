@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from exported import LANGUAGE_MODELS, METHODS, ROLES, SWITCHES, TEXTS, some_texts, write_model_folder
-from tiny import ENCODERS, SEP
+from exported import METHODS, ROLES, TEXTS, some_texts, write_model_folder
+from tiny import ENCODERS, LANGUAGE_MODELS, SEP, SWITCHES
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
