@@ -280,6 +280,7 @@ def test_problems_with_the_encoder(encoders, tmp_path):
     with pytest.raises(UserError, match=r"the encoder must have embedding_dim 0, but .* has 8"):
         build(encoders["bert"].symbols, pretrained=str(tmp_path / "ours"))
     shutil.copytree(encoders["bert"].folder, tmp_path / "causal")
+    (tmp_path / "causal/SHA256SUMS").unlink()
     config = json.loads((tmp_path / "causal/config.json").read_text(encoding="utf-8"))
     config["sizes"] |= {"source_visibility": "causal", "query_key_norm": "rms"}
     (tmp_path / "causal/config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -94,7 +94,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "local causal": {
         "encoder_layers": 4,
         "encoder_attention_heads": 4,
-        "head_dim": 6,
+        "head_dim": 8,
         "key_value_heads": 2,
         "num_segments": 0,
         "source_visibility": "causal",
