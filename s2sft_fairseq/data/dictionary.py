@@ -2,7 +2,8 @@
 
 fairseq's `Dictionary` adds four symbols before those of a file. This is right for RoBERTa-like vocabularies, whose
 embeddings were trained with it, and wrong for others, where row *i* of the embedding is line *i* of ``vocab.txt``. The
-symbols of a file tell which of the two it is: a file that has its padding symbol has all special symbols.
+symbols of a file tell which of the two it is: a file that has its padding symbol, or says which symbols are special,
+has all of them.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Self
 
@@ -42,6 +43,7 @@ LLAMA_BOS = "<|begin_of_text|>"
 _LLAMA_RESERVED = re.compile(r"<\|reserved_special_token_\d+\|>")
 
 _OVERWRITE = " #fairseq:overwrite"  # at the end of a line of fairseq's: a symbol that has an id gets another one
+_ROLE = " #s2sft:"  # at the end of a line, before the use of its symbol: a name of `SpecialSymbols`
 # The first symbols of fairseq's dictionaries, which their files leave out.
 FAIRSEQ_SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
 
@@ -61,8 +63,10 @@ class PretrainedDictionary:
     """A dictionary in which symbol *i* is entry *i* of the pretrained vocabulary.
 
     bos and eos are ``[CLS]`` and ``[SEP]``, or the corresponding symbols of other vocabularies. Files have fairseq's
-    format, ``<symbol> <count>`` on each line. A symbol that occurs twice keeps both ids, so that no later id shifts
-    (``[unused99]`` in UniLM 1.2); text is encoded to the last, as by the programs of BERT, ERNIE and fairseq.
+    format, ``<symbol> <count>`` on each line; where the names do not tell which symbols are special, as in vocabularies
+    of language models, their lines end in ``#s2sft:bos``, ``#s2sft:pad`` and so on. A symbol that occurs twice keeps
+    both ids, so that no later id shifts (``[unused99]`` in UniLM 1.2); text is encoded to the last, as by the programs
+    of BERT, ERNIE and fairseq.
     """
 
     def __init__(self, symbols: list[tuple[str, int]], special: SpecialSymbols) -> None:
@@ -71,13 +75,15 @@ class PretrainedDictionary:
         Raises:
             UserError: if a special symbol is missing.
         """
+        self.special = special
         self.bos_word, self.pad_word, self.eos_word, self.unk_word = special.bos, special.pad, special.eos, special.unk
         self.symbols = [symbol for symbol, _ in symbols]
         self.count = [count for _, count in symbols]
         self.indices: dict[str, int] = {symbol: number for number, symbol in enumerate(self.symbols)}
+        self.is_stated = special != _special_symbols(symbols)
         # save() leaves out fairseq's four symbols if they come first. MPNet's file has all, as [PAD] says to load().
-        is_fairseq = self.symbols[:4] == FAIRSEQ_SYMBOLS and special != MPNET_SYMBOLS
-        self.nspecial = 4 if is_fairseq else 0
+        has_all = self.is_stated or special == MPNET_SYMBOLS
+        self.nspecial = 4 if self.symbols[:4] == FAIRSEQ_SYMBOLS and not has_all else 0
         missing = [symbol for symbol in vars(special).values() if symbol not in self.indices]
         if missing:
             raise UserError(
@@ -156,8 +162,9 @@ class PretrainedDictionary:
         problems: list[str] = []
         # Not splitlines(): some vocabularies have U+2028 and other line separators as symbols.
         flagged: set[int] = set()
+        roles: list[tuple[str, str]] = []
         for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-            plain = line.removesuffix("\r")
+            plain, mark, role = line.removesuffix("\r").partition(_ROLE)
             symbol, _, count = plain.removesuffix(_OVERWRITE).rpartition(" ")
             if symbol and "\r" not in symbol and (counted := whole_number(count)) is not None:
                 symbols.append((symbol, counted))
@@ -165,8 +172,12 @@ class PretrainedDictionary:
                 problems.append(f"{name}, line {number}: needs '<symbol> <count>', found {shown(line)}")
             if plain.endswith(_OVERWRITE):
                 flagged.add(number)
+            if mark:
+                roles.append((role, symbol))
         if problems:
             raise UserError.of(problems, f"{len(problems)} malformed lines in dictionary {name}:", most=10)
+        if roles:
+            return cls(symbols, _stated_symbols(roles, name))
         _check_overwritten([symbol for symbol, _ in symbols], flagged, name)
         if not {BERT_SYMBOLS.pad, ROBERTA_SYMBOLS.pad, LLAMA_BOS} & {symbol for symbol, _ in symbols}:
             _check_repeated([symbol for symbol, _ in symbols], flagged, name)
@@ -183,18 +194,46 @@ class PretrainedDictionary:
             with open(f, "w", encoding="utf-8") as file:
                 self.save(file)
             return
-        for symbol, count in zip(self.symbols[self.nspecial :], self.count[self.nspecial :], strict=True):
-            print(symbol, count, file=f)
+        roles = vars(self.special) if self.is_stated else {}
+        marks = {self.indices[symbol]: f"{_ROLE}{role}" for role, symbol in roles.items()}
+        for number in range(self.nspecial, len(self.symbols)):
+            mark = marks.get(number, "")
+            print(f"{self.symbols[number]} {self.count[number]}{mark}", file=f)
 
     @classmethod
-    def of(cls, symbols: Sequence[str]) -> Self:
+    def of(cls, symbols: Sequence[str], special: SpecialSymbols | None = None) -> Self:
         """Make a dictionary of all symbols of a vocabulary, in the order of their ids.
+
+        Args:
+            symbols: the symbols.
+            special: its special symbols; None: those that the names of its family tell.
 
         Raises:
             UserError: if a special symbol is missing.
         """
         counted = [(symbol, 1) for symbol in symbols]
-        return cls(counted, _special_symbols(counted))
+        return cls(counted, special or _special_symbols(counted))
+
+
+def _stated_symbols(roles: Sequence[tuple[str, str]], name: str) -> SpecialSymbols:
+    """Return the special symbols that a dictionary file states.
+
+    Args:
+        roles: the uses of symbols, and these symbols.
+        name: the file.
+
+    Raises:
+        UserError: a use is unknown, missing or stated twice, or a symbol has several.
+    """
+    found = dict(roles)
+    needed = [field.name for field in fields(SpecialSymbols)]
+    if sorted(role for role, _ in roles) != sorted(needed) or len(set(found.values())) < len(found):
+        stated = ", ".join(f"{symbol} as {role}" for role, symbol in roles[:10])
+        raise UserError(
+            f"dictionary {name} must state another symbol for each of {', '.join(needed)} (lines that end "
+            f"in{_ROLE}bos and so on), but states {shown(stated)}"
+        )
+    return SpecialSymbols(**found)
 
 
 def _check_overwritten(symbols: Sequence[str], flagged: Collection[int], name: str) -> None:

@@ -152,7 +152,7 @@ def _check_model(part: Part, reference: Part, parts: Sequence[Part], report: Rep
             "an earlier checkpoint"
         )
     name = str(section(state, "task").get("_name"))
-    symbols = part.symbols or reference.symbols
+    symbols, special = (part.symbols, part.special) if part.symbols else (reference.symbols, reference.special)
     if name not in GENERATION_TASKS:
         return
     if symbols is None:
@@ -161,7 +161,7 @@ def _check_model(part: Part, reference: Part, parts: Sequence[Part], report: Rep
     if len(symbols) != part.count or part.fingerprint not in ("", symbols_fingerprint(symbols)):
         return  # a problem already
     try:
-        task = _built(part.path, name, FairseqDictionary.of(symbols), state)
+        task = _built(part.path, name, FairseqDictionary.of(symbols, special), state)
     except UserError as error:
         raise UserError.of(f"{part.path}: {problem}" for problem in error.problems) from None
     for data in (each for each in parts if each.kind == DATA):

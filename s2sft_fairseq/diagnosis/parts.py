@@ -20,7 +20,7 @@ from s2sft_fairseq.checkpoints.safe_loading import load_options
 from s2sft_fairseq.checkpoints.trusted_config import check_config
 from s2sft_fairseq.data.binarized_text import language_pairs, load_dictionary, load_split, load_text_dictionary
 from s2sft_fairseq.data.binarized_text import load_texts as load_plain_texts
-from s2sft_fairseq.data.dictionary import symbols_fingerprint
+from s2sft_fairseq.data.dictionary import SpecialSymbols, symbols_fingerprint
 from s2sft_fairseq.diagnosis.report import Report
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.pretrained_checkpoint import is_model_of_folder, section, without_adapters
@@ -45,6 +45,8 @@ class Part:
     """Tells vocabularies, and their orders, apart; empty: not known."""
     symbols: Sequence[str] | None = None
     """The vocabulary; None: a checkpoint does not list it."""
+    special: SpecialSymbols | None = None
+    """Its special symbols; None: their names tell."""
     vocabulary: Vocabulary | None = None
     """The files of the tokenizer."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -109,18 +111,19 @@ def _read_model(path: Path, report: Report) -> Part:
     state = without_adapters(state, path)
     known = state.get("task_state") or {}
     vocabulary = read_vocabulary(path) if path.is_dir() else None
-    symbols = None if vocabulary is None else vocabulary.symbols
+    symbols, special = (None, None) if vocabulary is None else (vocabulary.symbols, vocabulary.special)
     fingerprint = known.get("symbols") or (symbols_fingerprint(symbols) if symbols else "")
     count = known.get("num_symbols") or embedding_rows(state["model"]) or len(symbols or ())
     kind = MODEL_FOLDER if path.is_dir() else CHECKPOINT
     sizes = section(state, "model")
-    return Part(path, kind, count, fingerprint, symbols, vocabulary, sizes, state=state)
+    return Part(path, kind, count, fingerprint, symbols, special, vocabulary, sizes, state=state)
 
 
 def _read_encoder(path: Path, report: Report) -> Part:
     encoder, vocabulary = PretrainedEncoder.open(path), read_vocabulary(path)
-    fingerprint = symbols_fingerprint(vocabulary.symbols)
-    return Part(path, ENCODER, encoder.vocab_size, fingerprint, vocabulary.symbols, vocabulary, encoder.sizes, encoder)
+    symbols, special, sizes = vocabulary.symbols, vocabulary.special, encoder.sizes
+    fingerprint = symbols_fingerprint(symbols)
+    return Part(path, ENCODER, encoder.vocab_size, fingerprint, symbols, special, vocabulary, sizes, encoder)
 
 
 def _read_data(path: Path, report: Report) -> Part:
@@ -140,7 +143,7 @@ def _read_data(path: Path, report: Report) -> Part:
                 name = split if len(pairs) == 1 else f"{split} {source}-{target}"
                 lengths[name] = _tokens(texts), None if others is None else _tokens(others)
     symbols = dictionary.symbols
-    return Part(path, DATA, len(symbols), symbols_fingerprint(symbols), symbols, lengths=lengths)
+    return Part(path, DATA, len(symbols), symbols_fingerprint(symbols), symbols, dictionary.special, lengths=lengths)
 
 
 def _tokens(texts: Any) -> np.ndarray:

@@ -98,7 +98,7 @@ def read_model(checkpoint: Path, tokenizer_dir: Path | None = None) -> DeltaLM:
     state = load_checkpoint(file, lazily=True)
     check_finite(file, state["model"])
     vocabulary = read_vocabulary(folder, to_copy=True)
-    dictionary = PretrainedDictionary.of(vocabulary.symbols)
+    dictionary = PretrainedDictionary.of(vocabulary.symbols, vocabulary.special)
     options = section(state, "model")
     found = read_deltalm(state["model"], options, dictionary.pad())
     rows = len(found.weights[TOKENS])
@@ -196,7 +196,7 @@ def copy_tokenizer(model: DeltaLM, destination: Path, left_out: tuple[str, ...] 
     for name in model.vocabulary.files:
         if name not in left_out:
             shutil.copyfile(model.tokenizer / name, destination / name)
-    FairseqDictionary.of(model.vocabulary.symbols).save(str(destination / DICTIONARY))
+    FairseqDictionary.of(model.vocabulary.symbols, model.vocabulary.special).save(str(destination / DICTIONARY))
 
 
 def _notes(model: DeltaLM) -> list[str]:

@@ -58,7 +58,7 @@ def export_to_hugging_face(
     rows = len(weights["embeddings.tokens.weight"])
     if len(vocabulary.symbols) > rows:
         raise UserError(f"{folder} has {len(vocabulary.symbols)} symbols, but {checkpoint} was trained with {rows}")
-    family = family_of(sizes, SIZES, PretrainedDictionary.of(vocabulary.symbols).pad())
+    family = family_of(sizes, SIZES, PretrainedDictionary.of(vocabulary.symbols, vocabulary.special).pad())
     if is_converted:
         layout = PretrainedEncoder.open(checkpoint).layout
     else:
@@ -121,7 +121,7 @@ def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[s
 def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
     """Print how the model's inputs differ from the pairs of texts of Hugging Face's tokenizers."""
     if family in ("RoBERTa", "MPNet"):
-        eos = PretrainedDictionary.of(vocabulary.symbols).eos_word
+        eos = PretrainedDictionary.of(vocabulary.symbols, vocabulary.special).eos_word
         print(f"it was trained with one {eos} between two texts, where {family}'s tokenizer puts two")
     if head.source_segments not in (None, "0,1"):
         print(f"it was trained with --source-segments {head.source_segments}: give them as token_type_ids")
@@ -129,7 +129,7 @@ def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
 
 def _token_settings(vocabulary: Vocabulary, rows: int, start: str) -> dict[str, Any]:
     """Return a ``config.json``'s keys of the vocabulary; texts begin with the symbol `start`, ``bos`` or ``eos``."""
-    dictionary = PretrainedDictionary.of(vocabulary.symbols)
+    dictionary = PretrainedDictionary.of(vocabulary.symbols, vocabulary.special)
     return {
         "vocab_size": rows,
         "pad_token_id": dictionary.pad(),

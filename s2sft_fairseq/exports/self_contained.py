@@ -131,7 +131,7 @@ def write_tokenizer_of_sources(
             write_tokenizer(folder, vocabulary, Path(temporary))
             folder = Path(temporary)
             vocabulary = read_vocabulary(folder)
-        cls = start or PretrainedDictionary.of(vocabulary.symbols).bos_word
+        cls = start or PretrainedDictionary.of(vocabulary.symbols, vocabulary.special).bos_word
         write_fast_tokenizer(folder, vocabulary, destination, [cls], max_length)
     config = {**read_json_object(destination / TOKENIZER_CONFIG), "truncation_side": side}
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"

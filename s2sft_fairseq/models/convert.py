@@ -18,12 +18,20 @@ from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, fit_problems, i
 from s2sft_fairseq.checkpoints.deltalm_as_bart import KEY, is_bart, read_bart
 from s2sft_fairseq.checkpoints.embedding_tables import add_tokens, resize_positions
 from s2sft_fairseq.checkpoints.families import recognize, within
+from s2sft_fairseq.checkpoints.gguf_file import SUFFIX as GGUF
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
-from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, open_source
+from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, find_weights, open_source
 from s2sft_fairseq.checkpoints.state_checks import layout_problems
 from s2sft_fairseq.checksums import CHECKSUMS
 from s2sft_fairseq.data.binarized_text import parse_languages
-from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, DICTIONARY, FAIRSEQ_SYMBOLS, LANGUAGE_TOKEN, ROBERTA_SYMBOLS
+from s2sft_fairseq.data.dictionary import (
+    BERT_SYMBOLS,
+    DICTIONARY,
+    FAIRSEQ_SYMBOLS,
+    LANGUAGE_TOKEN,
+    ROBERTA_SYMBOLS,
+    SpecialSymbols,
+)
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError, as_option
 from s2sft_fairseq.files import new_folder
@@ -34,6 +42,8 @@ from s2sft_fairseq.models.unilm_config import UnilmConfig, complete_sizes
 from s2sft_fairseq.objectives.span_corruption import sentinel_symbols
 from s2sft_fairseq.received import has_part
 from s2sft_fairseq.tokenization.folder import first_difference
+from s2sft_fairseq.tokenization.gguf_tokenizer import write_gguf_tokenizer
+from s2sft_fairseq.tokenization.language_models import begins_with_end, language_model_symbols
 from s2sft_fairseq.tokenization.library_tokenizer import copy_tokenizer_json
 from s2sft_fairseq.tokenization.symbols import spare_symbols
 from s2sft_fairseq.tokenization.vocabulary import (
@@ -90,9 +100,10 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
         else:
             config = checkpoint.config
             conversion = convert_encoder(checkpoint)
-            conversion.notes += compare_ids(config, conversion.padding, vocabulary.symbols)
-            conversion.notes += compare_symbols(stated_symbols(staging), vocabulary.symbols)
-        dictionary = _finish(conversion, vocabulary, options, staging)
+            if not is_language_model(conversion):
+                conversion.notes += compare_ids(config, conversion.padding, vocabulary.symbols)
+                conversion.notes += compare_symbols(stated_symbols(staging), vocabulary.symbols)
+        dictionary = _finish(conversion, vocabulary, options, staging, checkpoint.config)
         dictionary.save(str(staging / DICTIONARY))
         files = sorted(path.name for path in staging.iterdir())
         write_pretrained(staging, conversion, files)
@@ -293,6 +304,9 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
     if folder is None and (named := find_vocabulary(source)):
         shutil.copyfile(named, staging / "vocab.txt")
         return read_vocabulary(staging)
+    if folder is None and (file := find_weights(source)).suffix == GGUF:
+        write_gguf_tokenizer(file, staging)
+        return read_vocabulary(staging)
     folder = folder or beside
     if has_part(beside / DICTIONARY) and not has_part(folder / DICTIONARY):
         # The dictionary beside a fairseq checkpoint has its ids; the files of the tokenizer may be in another folder.
@@ -358,10 +372,42 @@ def _name_rows(conversion: Conversion, symbols: list[str]) -> list[str]:
     return [*symbols, *spare, *sentinels]
 
 
+def is_language_model(conversion: Conversion) -> bool:
+    """Return whether the model reads its source from left to right: its special symbols are chosen here."""
+    return str(conversion.sizes.get("source_visibility")) == "causal"
+
+
+def _choose_symbols(
+    conversion: Conversion, symbols: Sequence[str], staging: Path, config: Mapping[str, Any]
+) -> SpecialSymbols:
+    """Choose the special symbols of a language model; arguments as of `_finish`, symbols of all rows."""
+    stated = stated_symbols(staging)
+    special = language_model_symbols(stated, symbols, config)
+    if begins_with_end(stated, symbols, config):
+        conversion.layout["source_start"] = "sep"
+        conversion.notes.append(f"texts begin with {special.eos}, which also ends them")
+    uses = f"{special.eos} ends texts, {special.bos} begins them, {special.mask} is the placeholder"
+    conversion.notes.append(f"{uses}, {special.pad} the padding, {special.unk} the unknown symbol")
+    return special
+
+
 def _finish(
-    conversion: Conversion, vocabulary: Vocabulary, options: ConvertOptions, staging: Path
+    conversion: Conversion,
+    vocabulary: Vocabulary,
+    options: ConvertOptions,
+    staging: Path,
+    config: Mapping[str, Any],
 ) -> FairseqDictionary:
-    """Apply the options to the conversion, and return the dictionary, with a symbol for every row."""
+    """Apply the options to the conversion, and return the dictionary, with a symbol for every row.
+
+    Args:
+        conversion: the conversion, which is changed.
+        vocabulary: the vocabulary of the tokenizer.
+        options: the options.
+        staging: the folder that is written.
+        config: the configuration of the source.
+    """
+    special: SpecialSymbols | None = None
     symbols, requests = list(vocabulary.symbols), list(options.add_token)
     rows = len(conversion.weights[conversion.tokens])
     if conversion.model == "deltalm" and symbols[rows:] == [ROBERTA_SYMBOLS.mask]:
@@ -370,6 +416,9 @@ def _finish(
     requests += map(LANGUAGE_TOKEN.format, parse_languages(options.add_language_tokens, "--add-language-tokens"))
     requests += sentinel_symbols(options.sentinels)
     symbols = _name_rows(conversion, symbols)
+    if is_language_model(conversion):
+        special = _choose_symbols(conversion, symbols, staging, config)
+        requests = [*(symbol for symbol in vars(special).values() if symbol not in symbols), *requests]
     if vocabulary.scheme is None:
         conversion.notes.append(
             "no tokenizer: its files (encoder.json and vocab.bpe, or a SentencePiece model) belong beside dict.txt"
@@ -388,7 +437,7 @@ def _finish(
         # Include the spare rows, so that ids continue those of the tokenizer without a gap.
         beyond = range(len(vocabulary.symbols), len(symbols))
         _write_added_tokens(staging / ADDED_TOKENS, {symbols[number]: number for number in beyond})
-    dictionary = FairseqDictionary.of(symbols)
+    dictionary = FairseqDictionary.of(symbols, special)
     _settle_method(conversion, options.finetune_method)
     initialize_head(conversion, dictionary, fit_head=options.fit_head, output_prior=options.output_prior)
     if conversion.model == "deltalm":  # the copies that a checkpoint of fairseq has

@@ -172,4 +172,4 @@ def _is_finite(value: Any) -> bool:
 def _write_tokenizer(folder: Path, vocabulary: Vocabulary, destination: Path) -> None:
     for name in vocabulary.files:
         shutil.copyfile(folder / name, destination / name)
-    FairseqDictionary.of(vocabulary.symbols).save(str(destination / DICTIONARY))
+    FairseqDictionary.of(vocabulary.symbols, vocabulary.special).save(str(destination / DICTIONARY))

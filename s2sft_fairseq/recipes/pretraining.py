@@ -297,7 +297,8 @@ class SyntheticPretraining(Pretraining):
     def tokenize(self, made: Path) -> None:
         """Make the pairs."""
         made.mkdir()
-        dictionary = PretrainedDictionary.of(read_vocabulary(self.tokenizer).symbols)
+        vocabulary = read_vocabulary(self.tokenizer)
+        dictionary = PretrainedDictionary.of(vocabulary.symbols, vocabulary.special)
         dictionary.save(str(made / "dict.txt"))
         pairs = Maker(dictionary, seed=1)  # trainings with other seeds share the pairs
         for split, count in SYNTHETIC_PAIRS.items():

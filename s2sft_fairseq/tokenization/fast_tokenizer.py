@@ -34,7 +34,7 @@ def write_fast_tokenizer(
     Raises:
         UserError: a package is not installed, or such a file cannot describe the tokenizer.
     """
-    dictionary = PretrainedDictionary.of(vocabulary.symbols)
+    dictionary = PretrainedDictionary.of(vocabulary.symbols, vocabulary.special)
     library = _library(folder, vocabulary, dictionary)
     from tokenizers import AddedToken, processors
 

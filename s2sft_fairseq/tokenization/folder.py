@@ -89,10 +89,10 @@ def _opened(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
     if vocabulary.scheme is None:
         raise one_of(FILE_SETS, f"{folder} holds dict.txt, but to tokenize it needs one of these beside it:")
     try:
-        dictionary = PretrainedDictionary.of(vocabulary.symbols)
+        dictionary = PretrainedDictionary.of(vocabulary.symbols, vocabulary.special)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     unknown = stated_symbols(folder).get("unk_token", dictionary.unk_word)
-    if unknown in dictionary and unknown != dictionary.unk_word:
+    if not dictionary.is_stated and unknown in dictionary and unknown != dictionary.unk_word:
         raise UserError(f"{folder}: the tokenizer's unk_token must be {dictionary.unk_word}, but is {unknown}")
     return _SCHEMES[vocabulary.scheme](folder, vocabulary, dictionary)

@@ -18,6 +18,7 @@ from s2sft_fairseq.data.dictionary import (
     FAIRSEQ_SYMBOLS,
     ROBERTA_SYMBOLS,
     PretrainedDictionary,
+    SpecialSymbols,
 )
 from s2sft_fairseq.errors import UserError, shown
 from s2sft_fairseq.received import check_parts, check_regular
@@ -65,6 +66,7 @@ class Vocabulary:
     files: list[str]  # names of the files that the tokenizer needs
     lower: bool | None = None  # whether text is lower-cased; WordPiece only
     added: list[str] = field(default_factory=list)  # tokens that were added to those of the tokenizer's own files
+    special: SpecialSymbols | None = None  # those of dict.txt; None: there is none, and the names of symbols tell
 
     def whole_tokens(self, dictionary: PretrainedDictionary) -> list[str]:
         """Return the added tokens that are not split in raw text: all but the special symbols, which are text there."""
@@ -88,7 +90,8 @@ def read_vocabulary(folder: Path, *, to_copy: bool = False) -> Vocabulary:
     scheme, files = find_files(folder, to_copy=to_copy)
     files = [*files, *(name for name in COMPANIONS if (folder / name).is_file())]
     check_files(*(folder / name for name in (DICTIONARY, *files)))
-    symbols = _symbols(folder, scheme, files)
+    known = _dictionary(folder)
+    symbols = list(known.symbols) if known else _symbols(folder, scheme, files)
     added = _read_added_tokens(folder / ADDED_TOKENS)
     _extend(symbols, _written(added), folder / ADDED_TOKENS)
     if FAST not in files:
@@ -99,6 +102,7 @@ def read_vocabulary(folder: Path, *, to_copy: bool = False) -> Vocabulary:
         files=files,
         lower=_is_lower_case(folder, files, symbols) if scheme == "wordpiece" else None,
         added=list(added),
+        special=known.special if known else None,
     )
 
 
@@ -206,9 +210,13 @@ def _is_codes(name: str) -> bool:
     return name in ("codes", "bpecodes") or name.endswith((".codes", ".bpecodes"))
 
 
+def _dictionary(folder: Path) -> PretrainedDictionary | None:
+    path = folder / DICTIONARY
+    return PretrainedDictionary.load(str(path)) if path.is_file() else None
+
+
 def _symbols(folder: Path, scheme: str | None, files: Sequence[str]) -> list[str]:
-    if (folder / DICTIONARY).is_file():
-        return list(PretrainedDictionary.load(str(folder / DICTIONARY)).symbols)
+    """Return the symbols of the files of a tokenizer, without those of a ``dict.txt``."""
     if scheme == "fastbpe" or "encoder.json" in files:
         raise UserError(f"{folder} must hold dict.txt beside {', '.join(files)}, which do not have the model's ids")
     path = folder / files[0]
@@ -285,7 +293,7 @@ def stated_symbols(folder: Path) -> dict[str, str]:
     named = folder / SPECIAL_TOKENS_MAP
     settings = {**(read_json_object(named) if named.is_file() else {}), **read_config(folder)}
     found = {}
-    for name in ("cls_token", "sep_token", "unk_token", "mask_token"):
+    for name in ("bos_token", "eos_token", "cls_token", "sep_token", "pad_token", "unk_token", "mask_token"):
         value = settings.get(name)
         token = value.get("content") if isinstance(value, dict) else value
         if isinstance(token, str):

@@ -170,8 +170,8 @@ def test_a_missing_folder(tmp_path):
         convert(tmp_path / "empty", tmp_path / "out")
     assert raised.value.problems[0] == (
         f"{tmp_path / 'empty'} must hold model.safetensors.index.json, model.safetensors, "
-        "pytorch_model.bin.index.json, pytorch_model.bin, model.pt, NAME.bin with NAME-config.json, *.pdparams "
-        "or *.pt, but holds nothing"
+        "pytorch_model.bin.index.json, pytorch_model.bin, model.pt, NAME.bin with NAME-config.json, *.pdparams, "
+        "*.pt or *.gguf, but holds nothing"
     )
     assert not (tmp_path / "out").exists()
 

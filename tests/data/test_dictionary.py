@@ -2,12 +2,19 @@
 
 import io
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 from tiny import tiny_dictionary
 
-from s2sft_fairseq.data.dictionary import BERT_SYMBOLS, GEMMA_SYMBOLS, MPNET_SYMBOLS, ROBERTA_SYMBOLS
+from s2sft_fairseq.data.dictionary import (
+    BERT_SYMBOLS,
+    GEMMA_SYMBOLS,
+    MPNET_SYMBOLS,
+    ROBERTA_SYMBOLS,
+    SpecialSymbols,
+)
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
 
@@ -201,3 +208,58 @@ def test_symbols_as_text():
     assert dictionary.string(torch.stack([ids, ids])) == "w7 [SEP] w8 [UNK]\nw7 [SEP] w8 [UNK]"
     assert dictionary.string(torch.tensor([], dtype=torch.long)) == ""
     assert dictionary.string([7, dictionary.eos(), 8]) == "w7 w8"
+
+
+STATED = SpecialSymbols(bos="<|im_start|>", pad="<reponame>", eos="<|im_end|>", unk="<|endoftext|>", mask="<repo_name>")
+SMOLLM2 = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<reponame>", "a", "<pad>", "a"]
+
+
+def test_a_file_states_the_special_symbols_that_names_do_not_tell(tmp_path):
+    path = str(tmp_path / "dict.txt")
+    FairseqDictionary.of(SMOLLM2, STATED).save(path)
+    assert Path(path).read_text().splitlines()[1] == "<|im_start|> 1 #s2sft:bos"
+    found = FairseqDictionary.load(path)
+    assert (found.symbols, found.special, found.is_stated) == (SMOLLM2, STATED, True)
+    assert (found.bos(), found.pad(), found.eos(), found.unk(), found.mask()) == (1, 4, 2, 0, 3)
+    assert found.never_generated() == [0, 1, 3, 4]
+
+
+def test_fairseqs_first_symbols_stay_in_a_file_that_states_others(tmp_path):
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", "<|im_end|>", "<mask>"]
+    special = SpecialSymbols(bos="<s>", pad="<pad>", eos="<|im_end|>", unk="<unk>", mask="<mask>")
+    path = str(tmp_path / "dict.txt")
+    FairseqDictionary.of(symbols, special).save(path)
+    assert FairseqDictionary.load(path).symbols == symbols
+    assert FairseqDictionary.load(path).special == special
+
+
+def test_names_that_tell_are_not_stated(tmp_path):
+    path = str(tmp_path / "dict.txt")
+    FairseqDictionary.of(BERT, BERT_SYMBOLS).save(path)
+    assert "#s2sft" not in Path(path).read_text()
+    assert not FairseqDictionary.load(path).is_stated
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        {"a": "bos"},
+        {"a": "bos", "b": "pad", "c": "eos", "d": "unk"},
+        {"a": "bos", "b": "pad", "c": "eos", "d": "unk", "e": "cls"},
+        {"a": "bos", "b": "pad", "c": "eos", "d": "unk", "e": "mask", "f": "mask"},
+        {"a": "bos", "b": "pad", "c": "eos", "d": "unk", "e": ""},
+    ],
+)
+def test_a_file_that_states_too_few_symbols_or_others(tmp_path, roles):
+    path = tmp_path / "dict.txt"
+    path.write_text("".join(f"{symbol} 1 #s2sft:{role}\n" for symbol, role in roles.items()))
+    with pytest.raises(UserError, match="must state another symbol for each of bos, pad, eos, unk, mask"):
+        FairseqDictionary.load(str(path))
+
+
+def test_a_symbol_of_two_uses(tmp_path):
+    path = tmp_path / "dict.txt"
+    lines = ["a 1 #s2sft:bos", "b 1 #s2sft:pad", "a 1 #s2sft:eos", "d 1 #s2sft:unk", "e 1 #s2sft:mask"]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    with pytest.raises(UserError, match="a as bos, b as pad, a as eos"):
+        FairseqDictionary.load(str(path))
