@@ -16,7 +16,7 @@ from hugging_face import (
     their_model,
     their_output,
 )
-from tiny import model_inputs, reference_example, tiny_form
+from tiny import model_inputs, padded, reference_example, tiny_form
 
 from s2sft_fairseq.checkpoints.conversion import read
 from s2sft_fairseq.checkpoints.families import recognize
@@ -25,6 +25,8 @@ from s2sft_fairseq.checkpoints.safe_loading import load_checkpoint
 from s2sft_fairseq.commands.convert import main as convert
 from s2sft_fairseq.commands.export import main as export
 from s2sft_fairseq.data.dictionary import PretrainedDictionary
+from s2sft_fairseq.inference.generator import SequenceGenerator
+from s2sft_fairseq.inference.options import SearchOptions
 from s2sft_fairseq.models.convert import parameter_shapes
 from s2sft_fairseq.objectives.packing import collate
 
@@ -148,3 +150,50 @@ def test_written_back_and_read_again(converted, tmp_path, name):
     assert "cls_token_id" not in json.loads((tmp_path / "exported" / "config.json").read_text())
     if name != "smollm3-rotated":  # which is a Llama
         assert stated.model_type == theirs.config.model_type
+
+
+HYPOTHESES, MOST_TOKENS = 500, 12
+
+
+@pytest.mark.parametrize("name", ["llama-3", "smollm3", "qwen2", "qwen3-untied", "gemma3-linear"])
+def test_same_greedy_hypotheses(converted, name):
+    """Those of transformers' ``generate`` after the same prompts, step by step with a cache."""
+    theirs, _, folder = converted(name)
+    ours, form = our_model(folder), form_of(folder)
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(1, 20, size=HYPOTHESES)
+    sources = [form.source(rng.integers(5, 45, size=length)) for length in lengths]
+    never = (form.pad, form.cls, form.placeholder)
+    options = SearchOptions(beam=1, max_len_b=MOST_TOKENS, keep_unfinished=True, never_generated=never)
+    batch = {"net_input": {"src_tokens": padded(sources, form.pad)}, "target": None}
+    found = SequenceGenerator([ours], form, options).generate([ours], batch)
+    expected = their_greedy(theirs, sources, form, never)
+    ended = 0
+    for hypotheses, theirs_of in zip(found, expected, strict=True):
+        tokens = hypotheses[0]["tokens"].tolist()
+        if form.sep in theirs_of:
+            ended += 1
+            theirs_of = theirs_of[: theirs_of.index(form.sep) + 1]
+        assert tokens[: len(theirs_of)] == theirs_of
+        assert len(tokens) <= len(theirs_of) + 1
+    assert 0 < ended < HYPOTHESES
+    assert len({tuple(hypotheses[0]["tokens"].tolist()) for hypotheses in found}) > 0.8 * HYPOTHESES
+
+
+def their_greedy(model, sources, form, never):
+    """Return the tokens that transformers generates after each source and the symbol that ends it."""
+    prompts = [torch.from_numpy(np.append(source, form.sep)) for source in sources]
+    tokens = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_value=form.pad, padding_side="left")
+    longest = tokens.size(1)
+    real = torch.stack([torch.arange(longest) >= longest - len(prompt) for prompt in prompts])
+    generated = model.generate(
+        input_ids=tokens,
+        attention_mask=real.long(),
+        do_sample=False,
+        min_new_tokens=1,
+        max_new_tokens=MOST_TOKENS,
+        suppress_tokens=list(never),
+        eos_token_id=form.sep,
+        pad_token_id=form.pad,
+    )
+    return generated[:, longest:].tolist()

@@ -168,6 +168,6 @@ def packed_columns(batch: PackedBatch) -> PackedColumns:
     return PackedColumns(**model_inputs(batch))
 
 
-def padded(rows: list[np.ndarray]) -> torch.Tensor:
+def padded(rows: list[np.ndarray], pad: int = PAD) -> torch.Tensor:
     """Return rows of ids as one tensor, padded on the right."""
-    return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=PAD)
+    return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=pad)
