@@ -5,12 +5,14 @@ import json
 import pytest
 import torch
 from file_readers import READERS
-from hugging_face import MODELS, save, their_model
+from hugging_face import LANGUAGE_MODELS, MODELS, save, their_model
 
 from s2sft_fairseq.checkpoints.families.settings import NULLABLE
 from s2sft_fairseq.checkpoints.source_files import open_source
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.convert import convert_encoder
+
+FAMILIES = [*MODELS, *(name for name in LANGUAGE_MODELS if "-" not in name)]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def test_no_configuration(convert, text):
     assert "config.json must" in convert(text)
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("layers", [None, 10**9])
 def test_numbers_of_layers(family, layers, tmp_path):
     """Without the lists that have an item for each layer."""
@@ -68,13 +70,23 @@ def test_numbers_of_layers(family, layers, tmp_path):
     path = tmp_path / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     (name,) = {"num_hidden_layers", "n_layer"} & config.keys()
-    config.update({name: layers, "layer_types": None, "attention_windows": None})
+    config.update({name: layers, **dict.fromkeys(("layer_types", "attention_windows", "no_rope_layers"))})
     path.write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(UserError, match=f"{name} must be a whole number|--encoder-layers must be at most 1,000"):
         convert_encoder(open_source(tmp_path))
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", ["modernbert", "ultrabert", "qwen2", "smollm3", "gemma3"])
+def test_more_layers_than_a_list_has(family, tmp_path):
+    """The list is refused before one of that length is made to compare it with."""
+    save(family, their_model(family), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "num_hidden_layers": 10**9}))
+    with pytest.raises(UserError, match=r"the configuration's layer_types must .* 1000000000 "):
+        convert_encoder(open_source(tmp_path))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_null_is_the_same_as_leaving_it_out(family, tmp_path):
     save(family, their_model(family), tmp_path)
     path = tmp_path / "config.json"

@@ -16,7 +16,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], tuple[str, ...]]] = {
             *("position_buckets", "embedding_size", "attention_head_size", "head_dim", "num_key_value_heads"),
             *("global_attn_every_n_layers", "sliding_window", "prediction_head_size", "max_length", "vocab_size"),
             *("cls_token_id", "sep_token_id", "target_type_id", "decoder_layers", "encoder_attention_heads"),
-            *("no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern"),
+            *("no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern", "query_pre_attn_scalar"),
         ),
     ),
     "a number": (
