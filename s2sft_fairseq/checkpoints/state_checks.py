@@ -21,7 +21,7 @@ _MAY_BE_NONE = ("args", "cfg", "extra_state")
 _SIZES = (
     *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "decoder_layers", "decoder_embed_dim"),
     *("decoder_ffn_embed_dim", "embedding_dim", "max_positions", "num_segments", "num_roles", "num_turns"),
-    *("relative_position_bins", "disentangled_buckets", "max_relative_position", "lm_head_dim"),
+    *("relative_position_bins", "disentangled_buckets", "max_relative_position", "lm_head_dim", "head_dim"),
 )
 _SMALL = 2**26  # parameters
 _MOST_LAYERS = 1_000  # of an encoder or a decoder; building a million takes a minute, however narrow they are
@@ -75,11 +75,13 @@ def _least_parameters(sizes: Mapping[str, Any]) -> int:
     """Return a lower bound of the number of parameters of a model of these sizes."""
     given = {name: sizes[name] for name in _SIZES if type(sizes.get(name)) is int and sizes[name] > 0}
     found, width, inner = 0, 768, 3072  # those of BERT base, if none are given
+    heads = sizes.get("encoder_attention_heads")
+    attended = given["head_dim"] * (heads if type(heads) is int and heads > 0 else 1) if "head_dim" in given else None
     # A decoder without sizes of its own has those of the encoder.
     for part, layers in (("encoder", 1), ("decoder", 0)):
         width, inner = given.get(f"{part}_embed_dim", width), given.get(f"{part}_ffn_embed_dim", inner)
-        # Queries and output of attention (H, H), the two layers of the feed-forward network (H, F).
-        found += given.get(f"{part}_layers", layers) * 2 * width * (width + inner)
+        # Queries and output of attention (H, h d), the two layers of the feed-forward network (H, F).
+        found += given.get(f"{part}_layers", layers) * 2 * width * ((attended or width) + inner)
     width = given.get("encoder_embed_dim", width)
     rows = ["num_segments", "num_roles", "num_turns"]
     if str(sizes.get("disentangled_attention") or "none") != "none":

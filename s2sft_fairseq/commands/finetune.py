@@ -7,7 +7,9 @@ from pathlib import Path
 from s2sft_fairseq import other_names
 from s2sft_fairseq.cli import call
 from s2sft_fairseq.corpora.pairs import USUAL, Fields
+from s2sft_fairseq.errors import as_option
 from s2sft_fairseq.recipes.finetune import Finetuning, read_given
+from s2sft_fairseq.recipes.finetune_settings import LANGUAGE_MODEL
 
 _FORMATS = (
     "a .jsonl file (objects with src and tgt), a .tsv or .csv file of two columns, or two line-aligned files; with .gz"
@@ -40,11 +42,18 @@ def _joined(words: Sequence[str]) -> list[str]:
     return joined
 
 
+def _of_language_models() -> str:
+    """Return the defaults for a language model."""
+    values = [f"{as_option(name)} {value}" for named in LANGUAGE_MODEL.values() for name, value in named.items()]
+    return ", ".join(values)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="s2sft finetune",
         usage="s2sft finetune --encoder DIR --train FILE ... --output DIR [OPTIONS] [-- OPTIONS OF s2sft train]",
-        description=f"{__doc__}\n\nStages that are done are not done again: started again, the same command continues "
+        description=f"{__doc__}\n\nA language model as --encoder has defaults of its own: {_of_language_models()}.\n"
+        "Stages that are done are not done again: started again, the same command continues "
         "where it was.\nWhat is chosen without being given is shown, and written to OUTPUT/finetune.json. The model is "
         "OUTPUT/model.",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -27,6 +27,7 @@ _READERS = {
     "target_mask_prob": tuple(name for name in OBJECTIVES if "target_mask_prob" in OBJECTIVES[name].options),
     "noise_prob": tuple(name for name in OBJECTIVES if "noise_prob" in OBJECTIVES[name].options),
     "spans": tuple(name for name in OBJECTIVES if OBJECTIVES[name].takes_spans),
+    "source_visibility": tuple(OBJECTIVES),
     "language_model": ("unilmv2",),
     "mask_ratio": ("unilmv2",),
     "block_prob": ("unilmv2",),
@@ -83,6 +84,11 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="WORDS",
         help="infilling and pseudo_masked: two or three words of the target that make a span, as in 'a pub' 'the city'",
+    )
+    kind.add_argument(
+        "--source-visibility",
+        choices=("both", "causal"),
+        help="of the model: fine-tuning methods; causal, as in language models (default: both)",
     )
     kind.add_argument("--language-model", choices=LANGUAGE_MODELS, help="unilmv2: what is trained (default: ae+par)")
     kind.add_argument(
@@ -179,7 +185,8 @@ def _packed_pair(args: argparse.Namespace, problems: list[str]) -> Any:
     from s2sft_fairseq.plots import masks  # which imports PyTorch
 
     how = {"cut": cut, "corruption": corruption, "spans": spans, "seed": args.seed}
-    return masks.pack_pair(args.method, args.source.split(), target, **how)
+    causal = args.source_visibility == "causal"
+    return masks.pack_pair(args.method, args.source.split(), target, causal_source=causal, **how)
 
 
 def _span_problems(spans: Sequence[Sequence[str]], target: Sequence[str]) -> Iterable[str]:

@@ -46,7 +46,9 @@ class MaskAttentionCriterion(FairseqCriterion):
         """Return the loss (always summed over labels, in nats), its divisor, and the values to log.
 
         The divisor is the number of labels, or with ``--sentence-avg`` the number of examples. With several flows the
-        loss is their weighted sum, and the divisor is the number of labels of one flow. With ``--block-loss-weight
+        loss is their weighted sum, and the divisor is the number of labels of the first one. So with
+        ``--source-loss-weight`` W the loss of the targets is averaged as without it, and that of a source token weighs
+        W of that of a target token. With ``--block-loss-weight
         bound`` the divisor is the number of all tokens of the blocks.
 
         Raises:

@@ -72,9 +72,9 @@ class PackedDataset(FairseqDataset):
         Returns:
             ``net_input``: the arguments of the model, columns (T,) and ``labelled`` (N,), the indices of the tokens
             with a label. ``labels``: the labels (N,). ``ntokens``: N. ``divisor``: the divisor of the loss, unless it
-            is averaged over examples. ``weights``: the weights of the labels (N,); None if they are equal. ``flows``:
-            for each flow by name, a mask of its labels (N,); empty if there is only one flow. T: tokens of all packed
-            examples; N: labels.
+            is averaged over examples; with several flows the number of labels of the first. ``weights``: the weights
+            of the labels (N,); None if they are equal. ``flows``: for each flow by name, a mask of its labels (N,);
+            empty if there is only one flow. T: tokens of all packed examples; N: labels.
         """
         batch = collate([packed])
         labelled = np.flatnonzero(batch.label != self.form.pad)
@@ -92,10 +92,11 @@ class PackedDataset(FairseqDataset):
         """Return the masks of the flows, the weights of the labels, and the divisor of the loss."""
         sections = batch.section()[labelled]
         members = {flow.name: sections == flow.section for flow in self.flows} if len(self.flows) > 1 else {}
-        weights, divisor = None, len(labelled) // len(self.flows)
+        weights, divisor = None, len(labelled)
         if self.cut is not None:
             weights, divisor = self.cut.weights(batch, labelled)
         elif members:
+            divisor = int(members[self.flows[0].name].sum())
             weights = sum(flow.weight * members[flow.name] for flow in self.flows)
         return {
             "flows": {name: torch.from_numpy(of_flow) for name, of_flow in members.items()},

@@ -19,6 +19,7 @@ from s2sft_fairseq.inference.decoder import spare_slots
 from s2sft_fairseq.inference.rules import SentenceError
 from s2sft_fairseq.inference.step_graphs import largest_batch
 from s2sft_fairseq.models.unilm import UnilmModel
+from s2sft_fairseq.models.unilm_config import has_causal_source, width_of_head
 from s2sft_fairseq.modules.disentangled_attention import RelativeEmbeddings
 from s2sft_fairseq.modules.incremental_state import SLOTS_AT_A_TIME
 
@@ -135,25 +136,31 @@ def _element(model: UnilmModel) -> int:
 
 
 def _cached_position(model: UnilmModel) -> int:
-    width, heads = model.cfg.encoder_embed_dim, model.cfg.encoder_attention_heads
-    of_keys = width // heads * (model.cfg.key_value_heads or heads)
-    return 2 * of_keys * model.cfg.encoder_layers * _element(model)
+    heads = model.cfg.key_value_heads or model.cfg.encoder_attention_heads
+    return 2 * heads * width_of_head(model.cfg) * model.cfg.encoder_layers * _element(model)
 
 
 def _read_position(model: UnilmModel) -> int:
-    width, inner = model.cfg.encoder_embed_dim, model.cfg.encoder_ffn_embed_dim
+    width, inner, heads = (
+        model.cfg.encoder_embed_dim,
+        model.cfg.encoder_ffn_embed_dim,
+        model.cfg.encoder_attention_heads,
+    )
     gated = str(model.cfg.feed_forward) == "gated"
     # Four states, the queries, keys and values; inner states before and after; products with relative positions.
-    products = 2 * model.cfg.encoder_attention_heads * _table_rows(model)
-    return (7 * width + (4 if gated else 2) * inner + products) * _element(model)
+    of_attention = 4 * width + 3 * heads * width_of_head(model.cfg)
+    products = 2 * heads * _table_rows(model)
+    return (of_attention + (4 if gated else 2) * inner + products) * _element(model)
 
 
 def _read_pair(model: UnilmModel) -> int:
-    # Attention in blocks, as on CPUs, needs masks for windows only, and their size does not grow with the source.
+    # Attention in blocks, as on CPUs, needs masks for windows and causal sources only. The size of a window's does not
+    # grow with the source.
     in_blocks = (
         model.embeddings.tokens.weight.device.type == "cpu" and getattr(model.cfg, "attention", "auto") != "padded"
     )
-    return 0 if in_blocks and model.relative_position is None else _bias_pair(model)
+    has_masks = model.relative_position is not None or has_causal_source(model.cfg)
+    return 0 if in_blocks and not has_masks else _bias_pair(model)
 
 
 def _bias_pair(model: UnilmModel) -> int:

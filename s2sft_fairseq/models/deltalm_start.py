@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 _REQUIRED = (
     *("embedding_dim", "layer_norm_position", "feed_forward", "biases", "rotary_base", "local_attention_window"),
     *("relative_position_bins", "disentangled_attention", "num_roles", "norm", "embedding_norm", "key_value_heads"),
+    *("source_visibility", "head_dim", "query_key_norm", "embedding_scale"),
 )
 _FROM_ENCODER = (
     *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from s2sft_fairseq.modules.upload import upload
 
+CAUSAL_RUN = 128
+"""Queries of a causal context that attend together. In longer runs more scores are of keys that no query sees."""
+
 
 class PackedColumns(NamedTuple):
     """A packed batch as the model reads it: the columns of `s2sft_fairseq.objectives.packing`, without the labels.
@@ -109,9 +112,10 @@ def attention_blocks(
 ) -> list[AttentionBlock]:
     """Compute the attention blocks of a packed batch, once for all layers with the same pattern.
 
-    Without a window an example has two blocks: its context attends to itself, where everything is visible unless it is
-    causal, and all later tokens attend to the whole example. With a window a block has at most ``window // 2`` queries,
-    and each of its keys is visible to at least one of them: time and memory grow linearly with the length.
+    Without a window an example has two blocks: its context attends to itself, where everything is visible, and all
+    later tokens attend to the whole example. A causal context is cut into runs of queries, whose keys end with them.
+    With a window a block has at most ``window // 2`` queries, and each of its keys is visible to at least one of them:
+    time and memory grow linearly with the length.
 
     Args:
         columns: the columns of the batch.
@@ -138,11 +142,10 @@ def attention_blocks(
     blocks = []
     for context, *others in _examples(columns.lengths):
         furthest = context.stop - context.start - 1
-        if window and furthest > window // 2:
-            runs = _windows(context, window, causal=columns.causal_context)
+        is_cut = window and furthest > window // 2
+        if is_cut or (columns.causal_context and furthest > 0):
+            runs = _runs_of_context(context, window if is_cut else 0, causal=columns.causal_context)
             blocks += [block(queries, keys, allowed(queries, keys)) for queries, keys in runs]
-        elif columns.causal_context and furthest > 0:
-            blocks.append(block(context, context, allowed(context, context)))
         elif context.stop > context.start:
             bias = None if relative_bias is None else relative_bias(positions[context], positions[context])
             blocks.append(AttentionBlock(context, context, bias))
@@ -201,10 +204,16 @@ def _runs(block: slice, window: int) -> Iterator[slice]:
         yield slice(start, min(start + size, block.stop))
 
 
-def _windows(context: slice, window: int, *, causal: bool) -> Iterator[tuple[slice, slice]]:
-    """Yield the queries and keys of local attention within a context, whose positions are consecutive."""
-    reach = window // 2
-    for run in _runs(context, window):
+def _runs_of_context(context: slice, window: int, *, causal: bool) -> Iterator[tuple[slice, slice]]:
+    """Yield runs of queries of a context, whose positions are consecutive, and the keys that they attend to.
+
+    Args:
+        context: the tokens of the context.
+        window: window of local attention; 0: no window, for a causal context.
+        causal: whether the context is read from left to right.
+    """
+    reach = window // 2 if window else context.stop - context.start
+    for run in _runs(context, window or 2 * CAUSAL_RUN):
         furthest = run.stop if causal else run.stop + reach
         yield run, slice(max(context.start, run.start - reach), min(context.stop, furthest))
 

@@ -117,10 +117,21 @@ def _steps(target: Ragged) -> np.ndarray:
     return target.place + 1
 
 
-def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> PackedExamples:
+def causal(
+    source: Ragged,
+    target: Ragged,
+    form: SequenceForm,
+    corruption: Corruption,
+    draws: Draws,
+    *,
+    predicts_sources: bool = False,
+) -> PackedExamples:
     """Causal fine-tuning (section 2.1): each target token predicts the next one, and ``[SEP]`` predicts the first.
 
     The content may have ERNIE-GEN's noise (its "typical generation", Table 8), except for the ``[SEP]`` it begins with.
+
+    A language model, whose sources are read from left to right, can predict the source too: each source token predicts
+    the next one, and the last predicts the ``[SEP]`` that the content begins with.
 
     Args:
         source: sources as `SequenceForm.source` lays them out, ``[CLS] x``, or ``[CLS] x [SEP]`` for other objectives.
@@ -128,8 +139,11 @@ def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corru
         form: special symbols and segments.
         corruption: the probabilities of corruption.
         draws: random numbers for these examples.
+        predicts_sources: whether source tokens have labels.
     """
     context = corrupted_context(source, form, corruption, draws)
+    if predicts_sources:
+        context = context._replace(label=_next_tokens(source, form))
     # Shift by one token: [SEP] at the beginning of a target replaces the [SEP] at its end.
     shifted = target.with_values(np.roll(target.values, 1))
     corrupted = corruption.corrupt(shifted, corruption.target_mask_prob, form, draws)
@@ -144,6 +158,12 @@ def causal(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corru
             label=target.values,
         ),
     )
+
+
+def _next_tokens(source: Ragged, form: SequenceForm) -> np.ndarray:
+    """Return the clean token that follows each token of laid-out sources (N,): after the last one, ``[SEP]``."""
+    is_last = source.place == source.lengths[source.row] - 1
+    return np.where(is_last, form.sep, np.roll(source.values, -1))
 
 
 def masked(source: Ragged, target: Ragged, form: SequenceForm, corruption: Corruption, draws: Draws) -> PackedExamples:

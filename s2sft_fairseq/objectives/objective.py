@@ -47,7 +47,7 @@ class Objective:
     decoded_as: Pack
     """Maps laid-out sources and targets to sections in which each prediction sees what it sees in decoding."""
     flows: tuple[Flow, ...]
-    """The flows of labels, in order. If there are several, each has one label for every token of a target."""
+    """The flows of labels, in order. Each has one label for every token of a target, except that of sources."""
     positions_per_target: int
     """Positions of the packed sequence that one target token takes; see also `target_positions`."""
     corruption: Mapping[str, Corruption]
@@ -94,6 +94,11 @@ class Objective:
         flows = (word._replace(weight=cut.word_weight), Flow("block", word.section + 1, 1 - cut.word_weight))
         return replace(self, pack=partial(blocks, cut=cut), cut=cut, flows=flows if cut.word_weight else self.flows)
 
+    def with_source_loss(self, weight: float) -> "Objective":
+        """Return causal fine-tuning in which source tokens are predicted too, with this weight of a label."""
+        pack = partial(self.pack, predicts_sources=True)
+        return replace(self, pack=pack, flows=(*self.flows, Flow("source", 0, weight)))
+
     def target_positions(self, lengths: np.ndarray, max_target: int) -> np.ndarray:
         """Return the most packed positions that targets take, from their laid-out lengths (B,)."""
         if self.cut is not None:
@@ -135,7 +140,7 @@ OBJECTIVES: dict[str, Objective] = {
         starts_with="sep",
         # In section 2.1 of the paper, nothing is corrupted.
         corruption={"paper": NO_CORRUPTION, "original": _PROGRAM},
-        options={**_MASKING, **_NOISE},
+        options={**_MASKING, **_NOISE, "source_loss_weight": 0},
     ),
     "masked": Objective(
         pack=masked,

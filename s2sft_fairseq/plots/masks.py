@@ -6,13 +6,14 @@ sees the encoder (cross-attention) and the decoder's input up to itself (self-at
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from s2sft_fairseq.modules.visibility import visible
+from s2sft_fairseq.data.packed_dataset import model_input
+from s2sft_fairseq.modules.visibility import PackedColumns, visible
 from s2sft_fairseq.objectives.blocks import WHOLE, Blocks
 from s2sft_fairseq.objectives.finetuning import Corruption
 from s2sft_fairseq.objectives.objective import OBJECTIVES
@@ -52,7 +53,7 @@ class PackedExample(NamedTuple):
     def kinds(self) -> list[str]:
         """Return what each token is, one of `GREYS`: a source is what is given, a target becomes known in a step."""
         columns = zip(self.batch.group.tolist(), self.batch.step.tolist(), strict=True)
-        return ["placeholder" if group else "target" if step else "source" for group, step in columns]
+        return ["placeholder" if group else "target" if step > 0 else "source" for group, step in columns]
 
 
 class Symbols:
@@ -67,10 +68,21 @@ class Symbols:
         """Return the ids of words (n,)."""
         return np.array([self._ids[word] for word in words], dtype=np.int64)
 
-    def example(self, packed: PackedExamples, pad: int, sections: Sequence[str]) -> PackedExample:
-        """Return one packed example in words; ``pad`` is the label where nothing is predicted."""
+    def example(
+        self, packed: PackedExamples, pad: int, sections: Sequence[str], *, causal_source: bool = False
+    ) -> PackedExample:
+        """Return one packed example in words.
+
+        Args:
+            packed: the example.
+            pad: the label where nothing is predicted.
+            sections: the names of its sections, in order.
+            causal_source: whether a token of the source sees only what is before it, and itself.
+        """
         batch = collate([packed])
-        step, group = torch.from_numpy(batch.step), torch.from_numpy(batch.group)
+        columns = PackedColumns(**model_input(batch))
+        step, group = (columns.with_causal_context() if causal_source else columns)[3:5]
+        batch = replace(batch, step=step.numpy())
         return PackedExample(
             batch,
             tuple(self.of_id[number] for number in batch.token),
@@ -88,6 +100,7 @@ def pack_pair(
     cut: Blocks,
     corruption: Corruption,
     spans: Sequence[Sequence[str]] = (),
+    causal_source: bool = False,
     seed: int = 1,
 ) -> PackedExample:
     """Pack a source and a target, in words, as the objective of that name does in training.
@@ -100,6 +113,7 @@ def pack_pair(
         corruption: of source and target.
         spans: words that are predicted as one span, two or three each, where the objective takes spans; none: all words
             are spans by themselves, and there is no span flow.
+        causal_source: whether a token of the source sees only what is before it, and itself.
         seed: of what is drawn.
     """
     objective = OBJECTIVES[method]
@@ -128,7 +142,8 @@ def pack_pair(
     rows = Ragged.of([form.source(symbols.ids(source))]), Ragged.of([form.target(symbols.ids(target))])
     packed = objective.pack(*rows, form, corruption, Draws(seed, 0, np.array([0])))
     flows = ("word flow", "span flow" if objective.cut is None else "blocks")
-    return symbols.example(packed, pad, ("source", "target", *(("placeholders",) if len(packed) < 4 else flows)))
+    sections = ("source", "target", *(("placeholders",) if len(packed) < 4 else flows))
+    return symbols.example(packed, pad, sections, causal_source=causal_source)
 
 
 def pack_text(text: Sequence[str], language_model: str, masking: BlockwiseMasking, seed: int = 1) -> PackedExample:

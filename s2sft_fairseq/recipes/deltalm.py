@@ -8,7 +8,10 @@ from s2sft_fairseq.recipes.engine import options
 from s2sft_fairseq.recipes.settings import BySource, Settings
 from s2sft_fairseq.recipes.training import NEVER, devices, held_out_every, saved
 
-_OF_ENCODERS = ("fit_head", "noise_prob", "noise_symbol", "loss_tokens", "adam_eps", "preset", "device_batch", "batch")
+_OF_ENCODERS = (
+    *("fit_head", "noise_prob", "noise_symbol", "source_loss_weight", "loss_tokens", "adam_eps"),
+    *("preset", "device_batch", "batch"),
+)
 
 
 def choose(settings: Settings, own: BySource) -> None:

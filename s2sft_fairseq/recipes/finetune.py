@@ -27,7 +27,7 @@ from s2sft_fairseq.recipes import finetune_plan
 from s2sft_fairseq.recipes.engine import Call, as_texts, changes, like_a_process, options
 from s2sft_fairseq.recipes.finetune_choice import evaluation_options, metric_problems
 from s2sft_fairseq.recipes.finetune_data import PINNED, fingerprint, output_problems, to_files
-from s2sft_fairseq.recipes.finetune_settings import RUN_OPTIONS, SETTINGS
+from s2sft_fairseq.recipes.finetune_settings import LANGUAGE_MODEL, RUN_OPTIONS, SETTINGS
 from s2sft_fairseq.recipes.finetune_trials import Trials, show
 from s2sft_fairseq.recipes.generation import POSITIONS, keep_evenly
 from s2sft_fairseq.recipes.option_texts import option_problems, scoring_options
@@ -147,6 +147,8 @@ class Finetuning(Trials):
         for name, paths in self.files.items():
             yield from file_problems(f"--{name}", paths)
         yield from metric_problems(s.metric)
+        if float(s.source_loss_weight or 0) and "method" in s.given and s.method != "causal":
+            yield f"--source-loss-weight is for --method causal, but that is {s.method}"
         shares = {name: float(getattr(s, name) or 0) for name in ("dropout", "label_smoothing")}
         yield from (f"{as_option(name)} must be below 1, but is 1" for name, share in shares.items() if share == 1)
         if s.updates and s.warmup and s.warmup > s.updates:
@@ -205,6 +207,8 @@ class Finetuning(Trials):
                 self.record |= read_json_object(self.output / "finetune.json")
             self.stage(self.corpus, "read the pairs", self.prepare_corpus)
             self.stage(self.encoder, "convert the encoder", self.make_encoder)
+            self.settle_start()
+            self.sample_sources()
             self.stage(self.tokens, "tokenize", self.tokenize_pairs)
             if self.lacking():
                 self.complete_head()
@@ -316,14 +320,21 @@ class Finetuning(Trials):
         """Write the pairs as line-aligned files, and the parts of them to choose by and to score."""
         s = self.settings
         stats = write_pairs(self.files, made, self.fields, skip_malformed=s.skip_malformed, limit=s.limit)
-        scored = "test" if "test" in self.files else "dev"
-        for kind in ("src", "refs.jsonl"):
-            keep_evenly(s.chosen_on, made / f"dev.{kind}", made / f"choosing.{kind}")
-            keep_evenly(s.scored_on, made / f"{scored}.{kind}", made / f"scored.{kind}")
         held_out, lines = stats["settings"]["held out"], stats["lines"]
         validation = "held out for validation" if held_out else "for validation"
         self.say(f"{lines['train']:,} pairs to train on, {lines['valid']:,} {validation}")
-        self.note(data={"lines": lines, "valid is held out": held_out, "scored": scored})
+        self.note(data={"lines": lines, "valid is held out": held_out, "scored": self.scored_set()})
+
+    def scored_set(self) -> str:
+        """Return the name of the set that is scored."""
+        return "test" if "test" in self.files else "dev"
+
+    def sample_sources(self) -> None:
+        """Write the parts of the sets to choose by and to score."""
+        s, folder = self.settings, self.corpus
+        for kind in ("src", "refs.jsonl"):
+            keep_evenly(s.chosen_on, folder / f"dev.{kind}", folder / f"choosing.{kind}")
+            keep_evenly(s.scored_on, folder / f"{self.scored_set()}.{kind}", folder / f"scored.{kind}")
 
     def positions(self) -> int:
         """Return the number of positions that the encoder needs; lengths that are not given count as 64."""
@@ -346,6 +357,23 @@ class Finetuning(Trials):
             made.symlink_to(encoder.resolve())
         else:
             self.convert(encoder, made, *self.conversion())
+
+    def settle_start(self) -> None:
+        """Take the defaults for a language model if the converted encoder is one.
+
+        Raises:
+            UserError: sources are to be predicted by an encoder that sees them in both directions.
+        """
+        s = self.settings
+        self.is_language_model = finetune_plan.is_language_model(describe(self.encoder).sizes)
+        if self.is_language_model:
+            s.take({why: dict(values) for why, values in LANGUAGE_MODEL.items()})
+            s.take({DEFAULT: {"target_mask_prob": TARGET_MASK_PROB.get(s.method, "")}})
+        elif float(s.source_loss_weight or 0):
+            raise UserError(
+                f"--source-loss-weight needs a language model, but --encoder {s.encoder} sees its sources in both "
+                "directions"
+            )
 
     def lacking(self) -> dict[str, Path]:
         """Return the options of ``s2sft convert`` that compute the missing parts of the language model head."""

@@ -22,6 +22,8 @@ START = 1
 CPU, GPU = "on a CPU", "on a GPU"
 # Pairs of an update, passes over the training set, minimum and maximum number of updates.
 USUAL = {CPU: (16, 4, 100, 5000), GPU: (64, 10, 500, 100_000)}
+# A language model writes well after few updates, and takes longer for each.
+USUAL_OF_LANGUAGE_MODELS = {CPU: (16, 1, 48, 500), GPU: (64, 3, 100, 20_000)}
 # Learning rates by the minimum width of the encoder: those of s2s-ft's appendix A, and for small encoders the demo's.
 LEARNING_RATES = {1024: "2e-5", 512: "1e-4", 0: "3e-4"}
 # Positions at a time on a GPU, by the minimum width: many, since the host launches small kernels more slowly than the
@@ -114,7 +116,8 @@ def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[s
     fixed = {name: getattr(s, name) if name in given else None for name in ("max_source", "max_target")}
     lengths = choose_lengths(source, target, sizes["max_positions"], **fixed)
     device = CPU if s.cpu or not _has_gpu() else GPU
-    batch, epochs, least, most = USUAL[device]
+    usual = USUAL_OF_LANGUAGE_MODELS if is_language_model(sizes) else USUAL
+    batch, epochs, least, most = usual[device]
     batch = s.batch or batch
     pairs = source.total()
     an_epoch = -(-pairs // batch)
@@ -145,6 +148,11 @@ def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[s
     cut = {"source": round(lengths.source_cut, 4), "target": round(lengths.target_cut, 4)}
     settled = {why: named for why, named in own.items() if named}
     return {"settings": settled, "device": device, "cut": cut, "least": quantile(target, SHORTEST)}
+
+
+def is_language_model(sizes: Mapping[str, Any]) -> bool:
+    """Return whether a start of these sizes reads its sources from left to right."""
+    return bool(sizes.get("source_visibility") == "causal")
 
 
 def by_width(values: Mapping[int, Any], width: int) -> Any:

@@ -4,7 +4,7 @@ import math
 
 from s2sft_fairseq.recipes.finetune_choice import METRICS
 from s2sft_fairseq.recipes.generation import METHODS, Generation
-from s2sft_fairseq.recipes.settings import MOST_POSITIONS, RUN, TRAINING, Setting
+from s2sft_fairseq.recipes.settings import MOST_POSITIONS, RUN, TRAINING, BySource, Setting
 from s2sft_fairseq.search_bounds import MOST_HYPOTHESES
 
 RUN_OPTIONS: dict[str, Setting] = {
@@ -45,8 +45,10 @@ SETTINGS: dict[str, Setting] = {
         least=2,
         most=MOST_POSITIONS,
     ),
-    "epochs": Setting(None, "passes over the training set (CPU 4, GPU 10)", least=1),
-    "updates": Setting(None, "updates, in place of epochs (CPU: at least 100, at most 5,000)", least=1),
+    "epochs": Setting(None, "passes over the training set (CPU 4, GPU 10; a language model: 1, 3)", least=1),
+    "updates": Setting(
+        None, "updates, in place of epochs (CPU: from 100 to 5,000; a language model: from 48 to 500)", least=1
+    ),
     "batch": Setting(None, "pairs of an update, of all GPUs (CPU 16, GPU 64)", least=1),
     "lr": Setting(
         "", "learning rate (by the encoder's width: 3e-4, from 512 on 1e-4, from 1024 on 2e-5)", "X", most=math.inf
@@ -66,6 +68,18 @@ SETTINGS: dict[str, Setting] = {
     ),
     "noise_prob": Generation.declared["noise_prob"],
     "noise_symbol": Generation.declared["noise_symbol"],
+    "source_loss_weight": Generation.declared["source_loss_weight"],
     "layout": TRAINING["layout"],
     "seed": TRAINING["seed"],
 }
+LANGUAGE_MODEL: BySource = {
+    "for a language model": {"method": "causal", "dropout": "0", "label_smoothing": "0"},
+    "for a language model, which takes long for a text": {
+        "candidates": 3,
+        "chosen_on": 50,
+        "scored_on": 200,
+        "held_out": 50,
+        "beam": 1,
+    },
+}
+"""Defaults for a start whose sources are read from left to right, by the reason for them."""

@@ -1,5 +1,6 @@
 """The stages of a benchmark of generation: prepare, convert, tokenize, binarize, train, generate, score."""
 
+import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,9 @@ class Generation(Recipe):
         ),
         "noise_prob": Setting("", "infilling, causal: share of the target tokens that are noise", "P", most=1),
         "noise_symbol": Setting("", "infilling, causal: the noise, a symbol of the encoder (random tokens)", "X"),
+        "source_loss_weight": Setting(
+            "", "causal, with a language model: weight of a source token in the loss (0)", "W", most=math.inf
+        ),
         "loss_tokens": Setting(None, "infilling: target tokens that the loss counts (all)", choices=("all", "noised")),
         "device_tokens": Setting(4096, "deltalm: tokens at a time", least=1),
         "accumulate": Setting(128, "deltalm: how often before an update, of all GPUs; less for few data", least=1),
@@ -71,7 +75,8 @@ class Generation(Recipe):
 
     searched: ClassVar = (
         *Recipe.searched,
-        *("method", "label_smoothing", "target_mask_prob", "noise_prob", "noise_symbol", "loss_tokens", "accumulate"),
+        *("method", "label_smoothing", "target_mask_prob", "noise_prob", "noise_symbol", "source_loss_weight"),
+        *("loss_tokens", "accumulate"),
     )
 
     @classmethod
@@ -123,7 +128,7 @@ class Generation(Recipe):
         s = self.settings
         self.plan()
         names = [*TRAINING, "method", "max_target", "label_smoothing", "noise_prob", "noise_symbol", "loss_tokens"]
-        names += ["fit_head"]
+        names += ["source_loss_weight", "fit_head"]
         names += ["target_mask_prob"] if s.method in _MASKING else []
         if s.method == "deltalm":
             names += ["device_tokens", "accumulate", "averaged"]
@@ -244,6 +249,7 @@ class Generation(Recipe):
             *options(max_source_positions=s.max_source, max_target_positions=s.max_target),
             *words_of(s.layout),
             *options(noise_prob=s.noise_prob, noise_symbol=s.noise_symbol, loss_tokens=s.loss_tokens),
+            *options(source_loss_weight=s.source_loss_weight),
             *options(criterion="mask_attention", label_smoothing=s.label_smoothing),
             *optimization(s, self.work),
             *self.further,

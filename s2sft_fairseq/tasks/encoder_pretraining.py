@@ -57,6 +57,7 @@ class UnilmPretrainingTask(TextPretrainingTask):
 
     # [CLS] S1 [SEP] S2 [SEP].
     special_symbols = 3
+    both_directions = "the pre-training of UniLMv2, which predicts masked tokens from both sides"
 
     def __init__(self, cfg: UnilmPretrainingConfig, dictionary: FairseqDictionary) -> None:
         self.masking = BlockwiseMasking(cfg.mask_ratio, cfg.block_prob, parse_range(cfg.block_lengths))

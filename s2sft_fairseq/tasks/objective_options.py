@@ -1,5 +1,6 @@
 """Make the objective of a task from its options: the corruption, and how targets are predicted."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,8 @@ def make_corruption(options: Any, name: str, dictionary: FairseqDictionary) -> C
         only_noised=str(options.loss_tokens) == "noised",
     )
     problems += corruption.problems()
+    if not 0 <= options.source_loss_weight < math.inf:
+        problems.append(f"--source-loss-weight must be at least 0 and finite, but is {options.source_loss_weight:g}")
     weight = options.word_flow_weight
     takes_weight = objective.cut is None  # `Blocks` checks that of blocks
     if takes_weight and weight is not None and not 0 <= weight <= 1:

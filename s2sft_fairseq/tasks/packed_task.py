@@ -8,6 +8,7 @@ from fairseq.tasks import FairseqTask
 from s2sft_fairseq.data.dictionary import symbols_fingerprint
 from s2sft_fairseq.data.fairseq_dictionary import FairseqDictionary
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.unilm_config import has_causal_source
 
 
 class OneDictionaryTask(FairseqTask):
@@ -40,10 +41,26 @@ class PackedTask(OneDictionaryTask):
     """The model that reads the batches of this task, see `s2sft_fairseq.runtime.parts`."""
     criterion = "mask_attention"
     """The criterion that reads them, itself or as the base of a user's own."""
+    both_directions: str | None = None
+    """What cannot be done by a model whose sources are read from left to right; None: all can be done."""
 
     def __init__(self, cfg: Any, dictionary: FairseqDictionary) -> None:
         super().__init__(cfg)
         self.dictionary = dictionary
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model.
+
+        Raises:
+            UserError: options, checkpoint, dictionary and model do not fit each other.
+        """
+        model = super().build_model(cfg, from_checkpoint)
+        if self.both_directions and has_causal_source(model.cfg):
+            raise UserError(
+                f"--source-visibility must be both for {self.both_directions}, but this model has "
+                f"{model.cfg.source_visibility}, as language models have: start from an encoder"
+            )
+        return model
 
     @classmethod
     def build_dictionary(cls, filenames: Sequence[str], **_: Any) -> FairseqDictionary:

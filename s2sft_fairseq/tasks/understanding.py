@@ -43,6 +43,8 @@ class UnderstandingTask(PackedTask):
 
     same_in_a_run = ("regression", "classes", "source_segments", "source_truncation", "source_field_positions")
 
+    both_directions = "classification and answers in passages, whose heads read whole texts at their tokens"
+
     form: SequenceForm
 
     @classmethod

@@ -86,6 +86,14 @@ class UnilmSeq2SeqConfig(
             "in the masking fine-tuning of ERNIE-GEN's Table 7 (default: all)"
         },
     )
+    source_loss_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "causal, with a language model (--source-visibility causal): weight of a source token, which "
+            "predicts the next one, in the loss; a target token weighs 1. The sum is divided by the number of target "
+            "tokens; 0: targets alone"
+        },
+    )
     placeholder_segment: Optional[int] = field(
         default=None, metadata={"help": "segment id of placeholders (default: that of the target)"}
     )

@@ -21,7 +21,7 @@ from s2sft_fairseq.inference.hypotheses import ReferenceScorer
 from s2sft_fairseq.inference.memory import GIB, BatchMemory, memory_for, plan_batches, useful_sentences
 from s2sft_fairseq.inference.options import SearchOptions, uses_cuda_graphs
 from s2sft_fairseq.models.unilm import UnilmModel
-from s2sft_fairseq.models.unilm_config import UnilmConfig
+from s2sft_fairseq.models.unilm_config import UnilmConfig, has_causal_source
 from s2sft_fairseq.objectives.blocks import parse_block_length
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.sequence_form import SequenceForm
@@ -81,6 +81,11 @@ class UnilmSeq2SeqTask(PackedTask):
         self.layout, self.form = layout, form
         self.objective = OBJECTIVES[layout["finetune_method"]]
         self.corruption = make_corruption(self.cfg, layout["finetune_method"], self.dictionary)
+        if self.cfg.source_loss_weight and not has_causal_source(model.cfg):
+            raise UserError(
+                "--source-loss-weight needs a language model, with --source-visibility causal: a source token of this "
+                "model sees the token that it would predict"
+            )
         if from_checkpoint:
             self.decoding_models.append(model)
         return model
@@ -163,11 +168,12 @@ class UnilmSeq2SeqTask(PackedTask):
     def _make_dataset(
         self, source: Any, target: Any | None, *, shuffle: bool, for_decoding: bool, name: str
     ) -> PackedPairDataset:
+        weight = self.cfg.source_loss_weight if shuffle else 0.0  # held-out data has the loss of its targets alone
         return PackedPairDataset(
             source,
             target,
             self.form,
-            self.objective,
+            self.objective.with_source_loss(weight) if weight else self.objective,
             self.corruption if shuffle else self.objective.held_out(self.corruption),
             seed=self.cfg.seed,
             shuffle=shuffle,

@@ -147,7 +147,14 @@ def test_sizes_in_the_configuration_of_an_onnx_folder(onnx_folder, copy_of, valu
     refused(folder, "encoder_layers must be a whole number" if value not in (10**6, 10**12) else f"of {value} layers")
 
 
-@pytest.mark.parametrize("name", ["encoder_embed_dim", "encoder_attention_heads", "max_positions"])
+@pytest.mark.parametrize("value", [10**12, -1, "2", 1.5, True, [1]])
+def test_the_width_of_heads_in_the_configuration_of_an_onnx_folder(onnx_folder, copy_of, value):
+    folder = copy_of(onnx_folder)
+    set_config(folder, "cfg", "model", "head_dim", value)
+    refused(folder, "keys_0 must be" if value == 10**12 else "head_dim must be a whole number from 0 on")
+
+
+@pytest.mark.parametrize("name", ["encoder_embed_dim", "encoder_attention_heads", "max_positions", "head_dim"])
 def test_other_sizes_than_those_of_the_graph(onnx_folder, copy_of, name):
     folder = copy_of(onnx_folder)
     set_config(folder, "cfg", "model", name, 128)
@@ -161,6 +168,7 @@ def test_other_sizes_than_those_of_the_graph(onnx_folder, copy_of, name):
         ("dropout", "${oc.env:HOME}", "cfg.model.dropout is '${oc.env:HOME}', but an option must be"),
         ("activation_fn", "os.system", "an option has another type: Invalid value 'os.system'"),
         ("dropout", "two", "an option has another type: Value 'two'"),
+        ("source_visibility", "left", "an option has another type: Invalid value 'left'"),
         ("_name", ["unilm"], "cfg.model._name is ['unilm'], but a checkpoint may name only a model"),
         ("_name", None, "cfg.model must name its class by _name or arch"),
         ("_name", "transformer", "--arch must be unilm or one of its sizes for unilm_seq2seq, but is transformer"),

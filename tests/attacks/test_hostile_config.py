@@ -133,6 +133,7 @@ def test_a_table_of_all_distances(tmp_path):
         {"max_positions": 10**10},
         {"num_segments": 0, "num_roles": 10**11, "num_turns": 4},
         {"relative_position_bins": 10**12},
+        {"head_dim": 10**12},
         {"disentangled_attention": "both", "max_relative_position": 10**12},
     ],
     ids=str,

@@ -54,6 +54,12 @@ def test_the_command_with_spans(call_command, tmp_path):
     ]
 
 
+def test_the_command_with_a_source_that_is_read_from_left_to_right(call_command, tmp_path):
+    example = ["--source", "x", "--target", "y", "--source-visibility", "causal", "--output", "masks.svg"]
+    call_command("plot", "masks", "--method", "causal", *example)
+    assert [row["step"] for row in rows_of(tmp_path / "masks.csv")] == ["-1", "0", "1", "2"]
+
+
 def test_the_command_with_a_text(call_command, tmp_path):
     words = ["--method", "unilmv2", "--text", "a b c d", "--output", "masks.svg"]
     call_command("plot", "masks", *words, "--block-prob", "0")

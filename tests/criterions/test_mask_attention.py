@@ -1,19 +1,36 @@
 """The criterion's loss of a batch, its divisor, and what it logs."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.data import ListDataset
 from fairseq.logging import metrics
-from tiny import PAD, VOCAB_SIZE, model_inputs, pack_example, tiny_dictionary, tiny_form, tiny_model, words
+from tiny import (
+    CLS,
+    ENCODERS,
+    PAD,
+    SEP,
+    VOCAB_SIZE,
+    model_inputs,
+    pack_example,
+    tiny_dictionary,
+    tiny_form,
+    tiny_model,
+    words,
+)
 
 from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion
+from s2sft_fairseq.data.packed_dataset import PackedPairDataset
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.objectives.finetuning import context_section
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
+from s2sft_fairseq.objectives.ragged import Ragged
 
 TASK = SimpleNamespace(target_dictionary=tiny_dictionary())
 
@@ -95,6 +112,40 @@ def test_two_flows():
     for name, total, count in (("word_loss", word, (flows == 0).sum()), ("span_loss", span, (flows == 1).sum())):
         assert values[name] == pytest.approx(total / int(count) / math.log(2), abs=1e-3)
     assert values["loss"] == pytest.approx((0.3 * word + 0.7 * span) / (len(flows) // 2) / math.log(2), abs=1e-3)
+
+
+def test_the_loss_of_sources():
+    """The losses of a language model, computed prefix by prefix; a source token weighs W, the divisor is of targets."""
+    weight = 0.3
+    model = tiny_model(1, **ENCODERS["grouped"], source_visibility="causal")
+    form, rng = tiny_form("causal"), np.random.default_rng(2)
+    pairs = [(words(rng, 4), words(rng, 3)), (words(rng, 6), words(rng, 1))]
+    rows = [[torch.from_numpy(np.append(side, SEP)) for side in sides] for sides in zip(*pairs, strict=True)]
+    raw = [ListDataset(side, [len(row) for row in side]) for side in rows]
+    objective = OBJECTIVES["causal"].with_source_loss(weight)
+    data = PackedPairDataset(*raw, form, objective, objective.corruption["paper"])
+    batch = data.collater([data[0], data[1]])
+    of_flows = {"word": 0.0, "source": 0.0}
+    for source, target in pairs:
+        whole = [CLS, *source.tolist(), SEP, *target.tolist(), SEP]
+        for length in range(1, len(whole)):
+            logits = last_logits(model, whole[:length])
+            flow = "word" if length > len(source) + 1 else "source"
+            of_flows[flow] -= logits.log_softmax(0)[whole[length]].item()
+    loss, sample_size, logged = criterion(0.0)(model, batch)
+    assert loss.item() == pytest.approx(of_flows["word"] + weight * of_flows["source"], rel=1e-5)
+    assert sample_size == sum(len(target) + 1 for _, target in pairs)
+    assert logged["source_tokens"] == sum(len(source) + 1 for source, _ in pairs)
+    for name, value in of_flows.items():
+        assert logged[f"{name}_nll"].item() == pytest.approx(value, rel=1e-5)
+
+
+def last_logits(model, tokens):
+    """Return the logits (V,) after the last of these tokens, which are one source."""
+    form = replace(tiny_form("causal"), max_source=99)
+    section = context_section(Ragged.of([np.array(tokens)]), form)
+    with torch.no_grad():
+        return model(**model_inputs(collate([(section,)])))[-1].double()
 
 
 def test_sentence_avg_divides_by_sentences():

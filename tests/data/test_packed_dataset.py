@@ -347,3 +347,22 @@ def test_epochs_begin_at_one_as_in_fairseq():
     first.set_epoch(1)
     assert tokens(loader(fresh, 0, order=[[0, 1]])) == tokens(loader(first, 0, order=[[0, 1]]))
     assert not fresh.can_reuse_epoch_itr_across_epochs
+
+
+def test_labels_of_sources():
+    """They are a flow with a weight; the divisor is the number of target labels, so that nothing else changes."""
+    plain, both = dataset(method="causal"), dataset(method="causal")
+    both = PackedPairDataset(
+        both.source, both.target, both.form, both.objective.with_source_loss(0.25), both.corruption
+    )
+    batch, expected = (data.collater([data[0], data[3]]) for data in (both, plain))
+    of_targets, of_sources = batch["flows"]["word"], batch["flows"]["source"]
+    assert batch["labels"][of_targets].tolist() == expected["labels"].tolist()
+    assert batch["labels"][of_sources].tolist() == [*both.source[0].tolist()[:-1], SEP, SEP]
+    assert batch["weights"].tolist() == torch.where(of_sources, 0.25, 1.0).tolist()
+    assert batch["divisor"] == expected["divisor"] == len(expected["labels"])
+    assert batch["ntokens"] == len(batch["labels"]) == len(expected["labels"]) + 6 + 1
+    for name, value in expected["net_input"].items():
+        if name != "labelled":
+            assert torch.equal(value, batch["net_input"][name]) if torch.is_tensor(value) else value
+    np.testing.assert_array_equal(both.sizes, plain.sizes)

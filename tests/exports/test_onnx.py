@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from exported import LANGUAGE_MODELS, METHODS, ROLES, TEXTS, some_texts, write_model_folder
+from exported import METHODS, ROLES, TEXTS, some_texts, write_model_folder
 from searches import LENGTHS, SEARCHES, assert_same, batch_of, search_options, sources
-from tiny import ENCODERS, PAD, tiny_form, tiny_model
+from tiny import ENCODERS, LANGUAGE_MODELS, PAD, tiny_form, tiny_model
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 pytest.importorskip("onnx", reason="onnx is not installed")

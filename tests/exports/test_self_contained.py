@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from exported import LANGUAGE_MODELS, METHODS, ROLES, SWITCHES, TEXTS, some_texts, write_model_folder
-from tiny import ENCODERS, SEP
+from exported import METHODS, ROLES, TEXTS, some_texts, write_model_folder
+from tiny import ENCODERS, LANGUAGE_MODELS, SEP, SWITCHES
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -113,7 +113,7 @@ def test_language_models(tmp_path, kind, method):
 def test_cached_steps(tmp_path, kind):
     """Steps with a cache give the logits of a full pass, whatever the padding of the source."""
     original, theirs = exported(tmp_path, method="causal", **LANGUAGE_MODELS[kind])
-    ids = original.model.ids("w7 w8 w9 w7 w8 w30")
+    ids = [7, 8, 9, 7, 8, 30]
     for text in TEXTS:
         expected = original.model.logits(text, ids)
         for side in ("left", "right"):

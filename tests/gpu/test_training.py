@@ -11,6 +11,7 @@ from pretended_gpu import counting, download, moved, upload
 from tiny import ENCODERS, PAD, model_inputs, pack_example, tiny_dictionary, tiny_form, tiny_model, words
 
 from s2sft_fairseq.criterions.mask_attention import MaskAttentionCriterion
+from s2sft_fairseq.models.unilm_config import has_causal_source
 from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.objectives.packing import collate
 
@@ -176,11 +177,15 @@ CALLS = {"causal": 2, "masked": 2, "pseudo_masked": 3, "infilling": 3}
 @pytest.mark.parametrize("encoder", BATCHED.values(), ids=BATCHED)
 @pytest.mark.parametrize("method", OBJECTIVES)
 def test_calls_of_flash_attention(method, encoder):
-    """One each for context, content and placeholders; relative biases and blocks use padded attention."""
+    """One each for context, content and placeholders; relative biases and blocks use padded attention.
+
+    A causal context and the content are one call.
+    """
     model = tiny_model(1, **encoder)
     with emulated_kernel():
         forward, backward = update(model, sample(method))
-    calls = len(model.layers) * CALLS.get(method, 0) if model.relative_position is None else 0
+    of_layer = 0 if model.relative_position is not None else CALLS.get(method, 0)
+    calls = len(model.layers) * (of_layer - 1 if of_layer and has_causal_source(model.cfg) else of_layer)
     assert forward.launches["_flash_attention_forward"] == backward.launches["_flash_attention_backward"] == calls
     assert forward.launches["attention"] == (0 if calls else len(model.layers))
 
@@ -226,8 +231,12 @@ def test_the_host_never_waits(method, encoder):
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.usefixtures("kernel")
 def test_uploads(encoder):
-    """The lengths of the examples, once for each kind of layer, and nothing in the backward pass."""
+    """The lengths of the examples, once for each kind of layer, and nothing in the backward pass.
+
+    The steps of a causal context are one more.
+    """
     model = tiny_model(1, **encoder)
     forward, backward = update(model, sample("pseudo_masked"))
-    assert forward.uploads.total() == len(set(model.patterns))
+    of_context = 1 if has_causal_source(model.cfg) else 0
+    assert forward.uploads.total() == len(set(model.patterns)) + of_context
     assert not backward.uploads

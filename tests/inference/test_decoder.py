@@ -11,9 +11,11 @@ from tiny import (
     MASK,
     PAD,
     SEP,
+    SWITCHES,
     VOCAB_SIZE,
     model_inputs,
     padded,
+    pairs_of_switches,
     reference_example,
     tiny_form,
     tiny_model,
@@ -91,6 +93,20 @@ def test_teacher_forcing(model, sources, method, beams):
         logits = next_logits(decoder)
         # At first all hypotheses are the same: there is one.
         torch.testing.assert_close(logits, expected[:: beams if step == 0 else 1, step], **TOLERANCE)
+        if step < STEPS:
+            append(decoder, targets[:, step])
+
+
+@pytest.mark.parametrize("method", ["causal", "pseudo_masked"])
+@pytest.mark.parametrize("switches", [*SWITCHES.values(), *pairs_of_switches().values()])
+@torch.no_grad()
+def test_teacher_forcing_with_what_language_models_have(sources, method, switches):
+    form, model = tiny_form(method), tiny_model(4, **switches).double()
+    targets = words(np.random.default_rng(12), (len(sources), STEPS))
+    expected = full_logits(model, form, sources, targets)
+    decoder = decoder_for(model, form, sources)
+    for step in range(STEPS + 1):
+        torch.testing.assert_close(next_logits(decoder), expected[:, step], **TOLERANCE)
         if step < STEPS:
             append(decoder, targets[:, step])
 

@@ -1,5 +1,7 @@
 """The encoder-decoder model: its encoder, incremental decoding, its initial weights, its options."""
 
+import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -277,6 +279,15 @@ def test_problems_with_the_encoder(encoders, tmp_path):
     convert(theirs, tmp_path / "ours")
     with pytest.raises(UserError, match=r"the encoder must have embedding_dim 0, but .* has 8"):
         build(encoders["bert"].symbols, pretrained=str(tmp_path / "ours"))
+    shutil.copytree(encoders["bert"].folder, tmp_path / "causal")
+    (tmp_path / "causal/SHA256SUMS").unlink()
+    config = json.loads((tmp_path / "causal/config.json").read_text(encoding="utf-8"))
+    config["sizes"] |= {"source_visibility": "causal", "query_key_norm": "rms"}
+    (tmp_path / "causal/config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        build(encoders["bert"].symbols, pretrained=str(tmp_path / "causal"))
+    assert f"the encoder must have source_visibility both, but {tmp_path / 'causal'} has causal" in str(error.value)
+    assert "query_key_norm none" in str(error.value)
 
 
 def test_problems_with_a_checkpoint(encoders, tmp_path):

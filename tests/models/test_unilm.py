@@ -198,7 +198,7 @@ def test_parameters(encoder, expected):
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 def test_biases_and_layer_norms_do_not_decay(encoder):
     for name, parameter in tiny_model(**encoder).named_parameters():
-        exempt = name.endswith("bias") or "layer_norm" in name or name == "relative_position.weight"
+        exempt = name.endswith("bias") or "norm" in name or name == "relative_position.weight"
         assert (getattr(parameter, GROUP_ATTRIBUTE, None) == NO_DECAY) == exempt, name
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from s2sft_fairseq.errors import UserError
-from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes
+from s2sft_fairseq.models.unilm_config import SIZES, UnilmConfig, complete_sizes, width_of_head
 
 
 def test_sizes_that_are_not_given_are_those_of_bert_base():
@@ -64,6 +64,60 @@ def test_all_options_of_modernbert_and_electra_that_are_impossible():
 def test_local_rotary_positions_need_global_ones():
     with pytest.raises(UserError, match=r"^--local-rotary-base must be 0 without --rotary-base, but is 100.0$"):
         complete_sizes(UnilmConfig(local_rotary_base=100.0))
+
+
+def problems_of(**options):
+    with pytest.raises(UserError) as raised:
+        complete_sizes(UnilmConfig(**options))
+    return raised.value.problems
+
+
+def test_all_options_of_language_models_that_are_impossible():
+    assert problems_of(
+        head_dim=-2, embedding_scale=0.0, source_visibility="left", query_key_norm="layer", unrotated_layers_every=-1
+    ) == [
+        "--embedding-scale must be above 0, but is 0",
+        "--source-visibility must be one of both, causal, but is left",
+        "--head-dim must be at least 0, but is -2",
+        "--query-key-norm must be one of none, rms, but is layer",
+        "--unrotated-layers-every must be at least 0, but is -1",
+        "--unrotated-layers-every must be 0 without --rotary-base, but is -1",
+    ]
+    assert problems_of(rotary_base=1e4, head_dim=7) == ["--head-dim must be even with --rotary-base, but is 7"]
+    assert problems_of(unrotated_layers_every=4, rotary_scaling="linear:2") == [
+        "--unrotated-layers-every must be 0 without --rotary-base, but is 4",
+        "--rotary-scaling must be empty without --rotary-base, but is linear:2",
+    ]
+    assert problems_of(disentangled_attention="both", head_dim=32, query_key_norm="rms") == [
+        "--head-dim must be 0 with --disentangled-attention both, but is 32",
+        "--query-key-norm must be none with --disentangled-attention both, but is rms",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "problem"),
+    [
+        ("linear", "linear:FACTOR or llama3:FACTOR:LOW:HIGH:ORIGINAL"),
+        ("linear:8:1", "linear:FACTOR or llama3:FACTOR:LOW:HIGH:ORIGINAL"),
+        ("yarn:4", "linear:FACTOR or llama3:FACTOR:LOW:HIGH:ORIGINAL"),
+        ("linear:x", "linear:FACTOR or llama3:FACTOR:LOW:HIGH:ORIGINAL"),
+        ("linear:-2", "positive numbers"),
+        ("linear:inf", "positive numbers"),
+        ("llama3:8:1:nan:8192", "positive numbers"),
+        ("llama3:8:4:4:8192", "LOW below HIGH"),
+    ],
+)
+def test_scalings_of_rotations_that_are_impossible(scaling, problem):
+    (found,) = problems_of(rotary_base=1e4, rotary_scaling=scaling)
+    assert found.startswith("--rotary-scaling must ")
+    assert f"{problem}, but is {scaling}" in found
+
+
+def test_heads_of_any_width_need_no_multiple():
+    cfg = UnilmConfig(encoder_embed_dim=10, encoder_attention_heads=4, head_dim=6)
+    complete_sizes(cfg)
+    assert width_of_head(cfg) == 6
+    assert width_of_head(UnilmConfig(**{**SIZES, "head_dim": 0})) == 64
 
 
 def test_initial_locality_needs_random_biases():

@@ -84,7 +84,7 @@ def test_encoders_and_checkpoints_without_newer_options(tmp_path):
     UnilmModel.build_model(old, TASK).load_state_dict(model.state_dict())
 
 
-@pytest.mark.parametrize("name", ["electra", "modernbert"])
+@pytest.mark.parametrize("name", ["electra", "modernbert", "causal", "local causal"])
 def test_every_option_comes_from_the_pretrained_encoder(tmp_path, name):
     source = tiny_model(4, **ENCODERS[name])
     model = UnilmModel.build_model(UnilmConfig(pretrained=write_encoder(tmp_path, source)), TASK)

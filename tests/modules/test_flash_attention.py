@@ -132,7 +132,21 @@ def assert_equals_the_dense_rule(columns, window, dropout, dtype, tolerance):
 @pytest.mark.usefixtures("emulated")
 def test_equals_the_dense_rule(examples, window, dropout):
     columns = packed_columns(collate(examples))
-    assert_equals_the_dense_rule(columns, window, dropout, torch.float64, tolerance=1e-12)
+    for each in (columns, columns.with_causal_context()):
+        assert_equals_the_dense_rule(each, window, dropout, torch.float64, tolerance=1e-12)
+
+
+def test_a_causal_context_and_its_target_are_one_causal_call():
+    columns = packed_columns(collate(BATCHES["some placeholders"]))
+    both, causal = (flash_plan(each, dtype=torch.float64).calls for each in (columns, columns.with_causal_context()))
+    assert [(call.is_causal, call.with_own_key) for call in both] == [(False, False), (True, False), (True, True)]
+    assert [(call.is_causal, call.with_own_key) for call in causal] == [(True, False), (True, True)]
+    # Runs of queries and keys: source and target together; then placeholders, which see no key in this call; then keys
+    # that no query sees.
+    assert causal[0].query_bounds.tolist() == [0, 8, 10, 10, 12, 12, 12, 18, 18, 18, 20, 21, 21]
+    assert causal[0].key_bounds.tolist() == [0, 8, 8, 10, 12, 12, 12, 18, 18, 18, 20, 20, 21]
+    for name in ("query_bounds", "key_bounds"):
+        assert getattr(causal[1], name).tolist() == getattr(both[2], name).tolist()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

@@ -303,11 +303,13 @@ def columns(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("causal", [False, True], ids=["both directions", "causal"])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_equals_attention_in_blocks(device, window):
+def test_equals_attention_in_blocks(device, window, causal):
     torch.manual_seed(0)
     positions, steps, groups = columns(device)
     given = PackedColumns(positions, positions, positions, steps, groups, LENGTHS)
+    given = given.with_causal_context() if causal else given
     blocks = attention_blocks(given, window=window)
     on_gpu = device == "cuda"  # there are no gradients on CPUs
     with torch.set_grad_enabled(on_gpu):

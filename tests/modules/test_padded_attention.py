@@ -14,7 +14,7 @@ HEADS, WIDTH = 3, 4
 LENGTHS = [(4, 3, 2, 2), (5, 2), (6,), (14, 5, 5), (0, 3)]
 
 
-def columns():
+def columns(causal=False):
     """Content has group 0 and a factorization step for each token; each placeholder is a group of its own."""
     positions, steps, groups = [], [], []
     for context, *others in LENGTHS:
@@ -28,7 +28,8 @@ def columns():
             steps.append(torch.arange(length) + 1)
             groups.append(torch.arange(length) + 1 + 10 * number)
     position, step, group = map(torch.cat, (positions, steps, groups))
-    return PackedColumns(position, position, position, step, group, LENGTHS)
+    given = PackedColumns(position, position, position, step, group, LENGTHS)
+    return given.with_causal_context() if causal else given
 
 
 def relative_bias(dtype):
@@ -48,10 +49,11 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}  
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("window", [0, 4])
 @pytest.mark.parametrize("is_relative", [False, True])
+@pytest.mark.parametrize("causal", [False, True], ids=["both directions", "causal"])
 @pytest.mark.parametrize("at", [None, torch.tensor([0, 4, 5, 11, 12, 20, 30, 44])], ids=["all", "some"])
-def test_equals_attention_in_blocks(dtype, window, is_relative, at):
+def test_equals_attention_in_blocks(dtype, window, is_relative, causal, at):
     """Outputs, and the gradients of queries, keys and values and of the relative bias."""
-    given = columns()
+    given = columns(causal)
     found = []
     for plan in (padded_plan, attention_blocks):
         relative = relative_bias(dtype) if is_relative else None

@@ -98,6 +98,32 @@ def test_rotations_are_products_of_complex_numbers(base):
                 torch.testing.assert_close(ours[example, :, which, head], expected)
 
 
+def test_scaled_rotations_are_those_of_transformers():
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    positions = torch.tensor([[0, 1, 7, 100, 8191]])
+    kinds = {
+        "linear:8": {"rope_type": "linear", "factor": 8.0},
+        "llama3:32:1:4:8192": {
+            **{"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+            "original_max_position_embeddings": 8192,
+        },
+    }
+    for scaling, settings in kinds.items():
+        config = LlamaConfig(
+            hidden_size=64, num_attention_heads=1, head_dim=64, rope_parameters={"rope_theta": 500000.0, **settings}
+        )
+        cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), positions)
+        ours = rotation_at(positions, 64, 500000.0, torch.float32, scaling=scaling)
+        plain = rotation_at(positions, 64, 500000.0, torch.float32)
+        # Angles reach 8191, with the rounding errors of float32.
+        torch.testing.assert_close(ours.cos.flatten(-3), cos[..., :32], atol=2e-3, rtol=0)
+        torch.testing.assert_close(ours.sin.flatten(-3), sin[..., :32], atol=2e-3, rtol=0)
+        assert (ours.sin - plain.sin).abs().max() > 0.1
+
+
 def test_scores_depend_on_distances_only():
     torch.manual_seed(0)
     # One token, as the query and as the key, in one head.

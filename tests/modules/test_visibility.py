@@ -8,15 +8,18 @@ from tiny import (
     ENCODERS,
     PAD,
     SEP,
+    SWITCHES,
     VOCAB_SIZE,
     model_inputs,
     pack_example,
     packed_columns,
+    pairs_of_switches,
     tiny_form,
     tiny_model,
     words,
 )
 
+from s2sft_fairseq.modules import visibility
 from s2sft_fairseq.modules.positions import RelativePositionBias
 from s2sft_fairseq.modules.visibility import (
     PackedColumns,
@@ -125,6 +128,8 @@ FURTHER = {
     "bases alone": {**ENCODERS["modernbert"], "local_attention_window": 0},
     "narrow and pre-norm": {"embedding_dim": 8, "layer_norm_position": "pre"},
     "window with relative positions": {"relative": True, "local_attention_window": 5, "global_attention_every": 2},
+    **SWITCHES,
+    **pairs_of_switches(),
 }
 
 
@@ -215,13 +220,13 @@ def joined(examples):
     return *map(torch.from_numpy, columns), [tuple(len(section.token) for section in example) for example in examples]
 
 
-def expected_bias(examples, window, relative):
+def expected_bias(examples, window, relative, causal):
     """Return the values added to the scores of all tokens against all tokens (1 or h, T, T), entry by entry."""
     places = [section.position[i] for example in examples for section in example for i in range(len(section.position))]
     bias = torch.full((len(relative.weight) if relative else 1, len(places), len(places)), float("-inf"))
     start = 0
     for example in examples:
-        matrix = visibility_matrix(example)
+        matrix = visibility_matrix(example, causal=causal)
         for query, key in np.argwhere(matrix) + start:
             distance = int(places[key] - places[query])
             if not window or abs(distance) <= window // 2:
@@ -230,10 +235,12 @@ def expected_bias(examples, window, relative):
     return bias
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["both directions", "causal"])
 @pytest.mark.parametrize("with_relative", [False, True], ids=["absolute", "relative"])
 @pytest.mark.parametrize("window", [0, 1, 2, 5, 6, 7, 100])
-def test_blocks(window, with_relative):
+def test_blocks(window, with_relative, causal, monkeypatch):
     """All entries follow the rule; one batch has examples of all kinds, also an empty one and an empty context."""
+    monkeypatch.setattr(visibility, "CAUSAL_RUN", 7)
     relative = RelativePositionBias(num_heads=2, num_bins=8, max_distance=16) if with_relative else None
     rng = np.random.default_rng(8)
     examples = [example for seed, kinds in enumerate(KINDS.values()) for example in random_examples(kinds, seed, 2)]
@@ -243,11 +250,12 @@ def test_blocks(window, with_relative):
     queries_so_far = []
     with torch.no_grad():
         columns = PackedColumns(position, position, position, step, group, lengths)
+        columns = columns.with_causal_context() if causal else columns
         blocks = attention_blocks(columns, window=window, relative_bias=relative)
         for queries, keys, bias, _ in blocks:
             queries_so_far += range(len(position))[queries]
             found[:, queries, keys] = 0 if bias is None else bias
-        torch.testing.assert_close(found, expected_bias(examples, window, relative), rtol=0, atol=0)
+        torch.testing.assert_close(found, expected_bias(examples, window, relative, causal), rtol=0, atol=0)
     assert queries_so_far == list(range(len(position)))
 
 
@@ -273,6 +281,22 @@ def test_no_score_between_examples_nor_of_a_context_with_its_target():
     lengths = [(30, 5, 5), (7, 0, 0), (100, 20, 20), (12, 3, 3)]
     blocks = attention_blocks(columns_of_lengths(lengths))
     assert num_scores(blocks) == sum(c * c + (t + p) * (c + t + p) for c, t, p in lengths)
+
+
+def test_steps_of_a_causal_context():
+    """The last token of a context has step 0; the steps of later tokens stay as they are."""
+    columns = columns_of_lengths([(4, 2, 1), (1, 1, 0), (0, 2, 2)])
+    causal = columns.with_causal_context()
+    assert causal.steps.tolist() == [-3, -2, -1, 0, 1, 2, 1, 0, 1, 1, 2, 1, 2]
+    assert causal.with_causal_context() is causal
+    assert all(one is other for one, other in zip(causal[:3], columns[:3], strict=True))
+    assert PackedColumns(*causal[:5], lengths=[]).with_causal_context().steps is causal.steps
+
+
+def test_a_causal_context_costs_about_half_of_the_scores():
+    columns = columns_of_lengths([(1024, 0, 0)])
+    both, causal = (num_scores(attention_blocks(each)) for each in (columns, columns.with_causal_context()))
+    assert causal / both == pytest.approx((1 + 1 / 8) / 2)
 
 
 @pytest.mark.parametrize("window", [1, 2, 6, 17, 128])

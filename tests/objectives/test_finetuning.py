@@ -425,3 +425,19 @@ def test_noise_of_causal_content_changes_its_tokens_alone():
     np.testing.assert_array_equal(*map(visibility_matrix, packed))
     assert packed[1][0].token.tolist() == packed[0][0].token.tolist()
     assert packed[1][1].token.tolist() == [SEP] + [9] * len(TARGET)
+
+
+def test_sources_may_be_predicted_too():
+    """Each source token predicts the clean next one, the last the first content; the other columns are as without."""
+    form = tiny_form("causal")
+    sources = Ragged.of([form.source(SOURCE), form.source(NOTHING), form.source(SOURCE[:1])])
+    targets = Ragged.of([form.target(TARGET)] * 3)
+    corruption = replace(NO_CORRUPTION, source_mask_prob=1.0)
+    pair = (sources, targets, form, corruption, Draws(1, 1, np.arange(3)))
+    plain, both = causal(*pair), causal(*pair, predicts_sources=True)
+    assert both[0].label.tolist() == [11, 12, 13, SEP, SEP, 11, SEP]
+    assert both[0].token.tolist() == [CLS, MASK, MASK, MASK, CLS, CLS, MASK]
+    for section, of_both in zip(plain, both, strict=True):
+        for name in Token._fields:
+            if name != "label" or section is plain[1]:
+                np.testing.assert_array_equal(getattr(section, name), getattr(of_both, name))

@@ -67,6 +67,23 @@ def test_a_span_of_pseudo_masked_fine_tuning():
     )
 
 
+def test_a_source_that_is_read_from_left_to_right():
+    example = pack_pair("pseudo_masked", ["x"], ["y"], causal_source=True, **PLAIN)
+    assert example.batch.step.tolist() == [-2, -1, 0, 1, 2, 1, 2]
+    assert example.kinds() == ["source"] * 3 + ["target"] * 2 + ["placeholder"] * 2
+    assert example.sees.tolist() == seen(
+        """
+        x.. .. ..
+        xx. .. ..
+        xxx .. ..
+        xxx x. ..
+        xxx xx ..
+        xxx .. x.
+        xxx x. .x
+        """
+    )
+
+
 def test_a_causal_target_begins_with_the_separator_of_its_source():
     example = pack_pair("causal", ["x"], ["y"], **PLAIN)
     assert example.tokens == ("[CLS]", "x", "[SEP]", "y")

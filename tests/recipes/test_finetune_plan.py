@@ -60,13 +60,14 @@ def test_lengths_that_do_not_fit():
 def plan(tmp_path, monkeypatch):
     """Return the values and reasons chosen for a number of pairs."""
 
-    def planned(pairs, width=384, device=CPU, **given):
+    def planned(pairs, width=384, device=CPU, visibility="both", **given):
         for side in ("src", "tgt"):
             (tmp_path / f"train.{side}").write_text("a b c\n" * pairs)
         monkeypatch.setattr(finetune_plan, "_has_gpu", lambda: device == GPU)
         settings = Settings({**RUN_OPTIONS, **SETTINGS})
         settings.give({"given": given})
-        chosen = choose(settings, tmp_path, {"max_positions": 512, "encoder_embed_dim": width})
+        sizes = {"max_positions": 512, "encoder_embed_dim": width, "source_visibility": visibility}
+        chosen = choose(settings, tmp_path, sizes)
         assert chosen["device"] == device
         settings.take(chosen["settings"])
         return settings
@@ -91,6 +92,23 @@ def test_updates(plan, pairs, device, given, batch, updates, warmup):
     s = plan(pairs, device=device, **given)
     assert (s.batch, s.updates, s.warmup, s.max_source, s.max_target) == (batch, updates, warmup, 5, 4)
     assert all(s.source_of[name] == "given" for name in given)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "device", "given", "updates"),
+    [
+        (100, CPU, {}, 48),
+        (2000, CPU, {}, 125),
+        (75_000, CPU, {}, 500),
+        (2000, CPU, {"epochs": 3}, 375),
+        (2000, CPU, {"updates": 7}, 7),
+        (10_000, GPU, {}, 471),
+    ],
+)
+def test_updates_of_a_language_model(plan, pairs, device, given, updates):
+    """Few: it writes well early, and takes longer for each."""
+    s = plan(pairs, 576, device, "causal", **given)
+    assert (s.updates, s.warmup, s.lr) == (updates, updates // 10, "1e-4")
 
 
 @pytest.mark.parametrize(

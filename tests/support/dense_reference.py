@@ -25,9 +25,15 @@ def sees(query_step: int, query_group: int, key_step: int, key_group: int) -> bo
     return key_step <= query_step
 
 
-def visibility_matrix(example: PackedExamples) -> np.ndarray:
-    """Return which key (column) each query (row) of an example sees, boolean (L, L)."""
+def visibility_matrix(example: PackedExamples, *, causal: bool = False) -> np.ndarray:
+    """Return which key (column) each query (row) of an example sees, boolean (L, L).
+
+    With a causal context its tokens become known one after the other, the last of them in step 0.
+    """
     steps = np.concatenate([block.step for block in example]).tolist()
+    if causal:
+        length = len(example[0].step)
+        steps[:length] = range(1 - length, 1)
     groups = np.concatenate([block.group for block in example]).tolist()
     length = len(steps)
     matrix = np.zeros((length, length), dtype=bool)
@@ -67,7 +73,7 @@ def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
         for name in ("token", "position", "segment")
     )
     cfg, embeddings = model.cfg, model.embeddings
-    x = embeddings.tokens.weight[token]
+    x = embeddings.tokens.weight[token] * cfg.embedding_scale
     if embeddings.positions is not None:
         x = x + embeddings.positions.weight[position]
     if embeddings.segments is not None:
@@ -76,7 +82,7 @@ def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
     if cfg.embedding_dim:
         x = embeddings.projection(x)
 
-    visible, places = visibility_matrix(example), position.tolist()
+    visible, places = visibility_matrix(example, causal=cfg.source_visibility == "causal"), position.tolist()
     bias = torch.zeros(cfg.encoder_attention_heads, *visible.shape, dtype=x.dtype)
     relative = None
     if cfg.disentangled_attention != "none":
@@ -91,13 +97,15 @@ def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
         table = torch.tensor([[bucket(key - query, bins, furthest) for key in places] for query in places])
         bias = bias + model.relative_position.weight[:, table]
     for index, layer in enumerate(model.layers):
-        allowed, base = visible, cfg.rotary_base
-        if index % cfg.global_attention_every:
-            base = cfg.local_rotary_base or base
+        allowed, base, scaling = visible, cfg.rotary_base, cfg.rotary_scaling
+        if index % cfg.global_attention_every != cfg.first_global_layer:
+            base, scaling = cfg.local_rotary_base or base, ""
             if cfg.local_attention_window:
                 reach = cfg.local_attention_window // 2
                 near = np.array([[query - reach <= key <= query + reach for key in places] for query in places])
                 allowed = visible & near
+        if index + 1 in range(0, len(model.layers) + 1, cfg.unrotated_layers_every or len(model.layers) + 1):
+            base = 0.0
         attend = partial(
             _attend,
             layer.attention,
@@ -105,16 +113,21 @@ def dense_states(model: UnilmModel, example: PackedExamples) -> Tensor:
             bias=bias,
             places=places,
             base=base,
+            scaling=scaling,
             relative=relative,
         )
-        if cfg.layer_norm_position == "pre":
+        if cfg.layer_norm_position == "both":
+            first = index == 0 and cfg.embedding_norm == "yes"
+            x = x + layer.attention_output_norm(attend(x if first else layer.attention_layer_norm(x)))
+            x = x + layer.ffn_output_norm(_feed_forward(layer, layer.final_layer_norm(x), cfg.feed_forward))
+        elif cfg.layer_norm_position == "pre":
             first = index == 0 and cfg.embedding_norm == "yes"
             x = x + attend(x if first else layer.attention_layer_norm(x))
             x = x + _feed_forward(layer, layer.final_layer_norm(x), cfg.feed_forward)
         else:
             x = layer.attention_layer_norm(x + attend(x))
             x = layer.final_layer_norm(x + _feed_forward(layer, x, cfg.feed_forward))
-    return model.layer_norm(x) if cfg.layer_norm_position == "pre" else x
+    return x if cfg.layer_norm_position == "post" else model.layer_norm(x)
 
 
 def _feed_forward(layer: torch.nn.Module, x: Tensor, kind: str) -> Tensor:
@@ -125,11 +138,29 @@ def _feed_forward(layer: torch.nn.Module, x: Tensor, kind: str) -> Tensor:
     return layer.fc2(layer.activation(hidden))
 
 
-def turned(x: Tensor, places: list[int], base: float) -> Tensor:
+def slowed(frequency: float, scaling: str) -> float:
+    """Return a scaled frequency of a rotation, by its wave length as in Llama's program."""
+    if not scaling:
+        return frequency
+    kind, *numbers = scaling.split(":")
+    factor, *others = (float(each) for each in numbers)
+    if kind == "linear":
+        return frequency / factor
+    low, high, original = others
+    wave = 2 * math.pi / frequency
+    if wave < original / high:
+        return frequency
+    if wave > original / low:
+        return frequency / factor
+    smooth = (original / wave - low) / (high - low)
+    return (1 - smooth) * frequency / factor + smooth * frequency
+
+
+def turned(x: Tensor, places: list[int], base: float, scaling: str = "") -> Tensor:
     """Apply rotary positions: dimensions i and i + d / 2 of (L, d) are a complex number, times e^(i * angle)."""
     half = x.size(1) // 2
     numbers = torch.complex(x[:, :half], x[:, half:])
-    angles = [[place * base ** (-i / half) for i in range(half)] for place in places]
+    angles = [[place * slowed(base ** (-i / half), scaling) for i in range(half)] for place in places]
     numbers = numbers * torch.exp(1j * torch.tensor(angles, dtype=x.dtype))
     return torch.cat([numbers.real, numbers.imag], dim=1)
 
@@ -142,9 +173,10 @@ def _attend(
     bias: Tensor,
     places: list[int],
     base: float,
+    scaling: str,
     relative: tuple[Tensor, Tensor, UnilmConfig] | None,
 ) -> Tensor:
-    width = x.size(1)
+    width = attention.output.in_features
     size = width // attention.num_heads
     shared = (attention.qkv.out_features - width) // 2
     query, key, value = attention.qkv(x).split((width, shared, shared), dim=1)
@@ -154,8 +186,11 @@ def _attend(
         of_head = slice(head * size, (head + 1) * size)
         of_key = slice(head // heads_of_a_key * size, (head // heads_of_a_key + 1) * size)
         queries, keys = query[:, of_head], key[:, of_key]
+        if attention.query_norm is not None:
+            queries = _scaled_to_one(queries, attention.query_norm)
+            keys = _scaled_to_one(keys, attention.key_norm)
         if base:
-            queries, keys = turned(queries, places, base), turned(keys, places, base)
+            queries, keys = turned(queries, places, base, scaling), turned(keys, places, base, scaling)
         products, number = queries @ keys.t(), 1
         if relative is not None:
             more, number = _disentangled(attention, queries, keys, of_head, *relative)
@@ -164,6 +199,10 @@ def _attend(
         exponents = torch.where(allowed, scores, float("-inf")).softmax(dim=1)
         heads.append(exponents @ value[:, of_key])
     return attention.output(torch.cat(heads, dim=1))
+
+
+def _scaled_to_one(x: Tensor, norm: torch.nn.Module) -> Tensor:
+    return x / (x.square().mean(dim=1, keepdim=True) + norm.eps).sqrt() * norm.weight
 
 
 def _disentangled(

@@ -70,6 +70,51 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "output_matrix": "own",
         "output_bias": "no",
     },
+    # Like Llama 3.2, with Qwen2's biases and SmolLM3's layers without positions.
+    "causal": {
+        "encoder_layers": 3,
+        "encoder_embed_dim": 32,
+        "encoder_attention_heads": 4,
+        "key_value_heads": 2,
+        "num_segments": 0,
+        "source_visibility": "causal",
+        "layer_norm_position": "pre",
+        "norm": "rms",
+        "embedding_norm": "no",
+        "feed_forward": "gated",
+        "activation_fn": "silu",
+        "biases": "qkv",
+        "rotary_base": 100.0,
+        "rotary_scaling": "llama3:4:1:4:32",
+        "unrotated_layers_every": 2,
+        "lm_head": "plain",
+        "output_bias": "no",
+    },
+    # Like Gemma 3, whose norms of queries and keys Qwen3 has, too; in local layers a query sees two tokens before it.
+    "local causal": {
+        "encoder_layers": 4,
+        "encoder_attention_heads": 4,
+        "head_dim": 8,
+        "key_value_heads": 2,
+        "num_segments": 0,
+        "source_visibility": "causal",
+        "layer_norm_position": "both",
+        "norm": "rms",
+        "query_key_norm": "rms",
+        "embedding_norm": "no",
+        "embedding_scale": 4.0,
+        "feed_forward": "gated",
+        "activation_fn": "gelu_tanh",
+        "biases": "none",
+        "rotary_base": 100.0,
+        "rotary_scaling": "linear:2",
+        "local_rotary_base": 10.0,
+        "local_attention_window": 4,
+        "global_attention_every": 3,
+        "first_global_layer": 2,
+        "lm_head": "plain",
+        "output_bias": "no",
+    },
     "rotary-post": {
         "num_segments": 2,
         "feed_forward": "gated",
@@ -80,6 +125,70 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "lm_head_activation_fn": "gelu_tanh",
     },
 }
+
+
+_LOCAL = {"rotary_base": 100.0, "local_attention_window": 6, "encoder_layers": 3}
+SWITCHES: dict[str, dict[str, Any]] = {
+    "causal sources": {"source_visibility": "causal"},
+    "causal sources, local layers": {"source_visibility": "causal", "global_attention_every": 3, **_LOCAL},
+    "first global layer": {"global_attention_every": 3, "first_global_layer": 2, "local_rotary_base": 10.0, **_LOCAL},
+    "wide heads": {"head_dim": 12},
+    "shared keys": {"encoder_attention_heads": 4, "key_value_heads": 2},
+    "norms of queries and keys": {"query_key_norm": "rms"},
+    "four norms": {"layer_norm_position": "both"},
+    "biases of queries, keys and values": {"biases": "qkv,fc1"},
+    "scaled embeddings": {"embedding_scale": 3.0},
+    "unrotated layers": {"rotary_base": 100.0, "unrotated_layers_every": 2},
+    "linear scaling": {"rotary_base": 100.0, "rotary_scaling": "linear:4"},
+    "Llama 3's scaling": {"rotary_base": 100.0, "rotary_scaling": "llama3:8:1:4:32"},
+}
+"""Options of models, each with one of the differences between BERT and language models."""
+_LLAMA: dict[str, Any] = {
+    "source_visibility": "causal",
+    "encoder_attention_heads": 4,
+    "key_value_heads": 2,
+    "num_segments": 0,
+    "layer_norm_position": "pre",
+    "norm": "rms",
+    "embedding_norm": "no",
+    "feed_forward": "gated",
+    "activation_fn": "silu",
+    "biases": "none",
+    "rotary_base": 100.0,
+    "lm_head": "plain",
+    "output_bias": "no",
+}
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "llama": {**_LLAMA, "rotary_scaling": "llama3:8:1:4:32", "output_matrix": "own"},
+    "smollm3": {**_LLAMA, "encoder_layers": 4, "unrotated_layers_every": 4},
+    "qwen2": {**_LLAMA, "biases": "qkv"},
+    "qwen3": {**_LLAMA, "head_dim": 6, "query_key_norm": "rms"},
+    # Five local layers, then a global one.
+    "gemma": {
+        **_LLAMA,
+        "encoder_layers": 6,
+        "activation_fn": "gelu_tanh",
+        "head_dim": 6,
+        "key_value_heads": 1,
+        "query_key_norm": "rms",
+        "layer_norm_position": "both",
+        "embedding_scale": 4.0,
+        "rotary_scaling": "linear:8",
+        "local_rotary_base": 10.0,
+        "local_attention_window": 6,
+        "global_attention_every": 6,
+        "first_global_layer": 5,
+    },
+}
+"""Options of models like tiny ones of each family of language models."""
+
+
+def pairs_of_switches() -> dict[str, dict[str, Any]]:
+    """Return causal sources with each other switch, and with encoders that are not language models."""
+    causal = SWITCHES["causal sources"]
+    others = {name: sizes for name, sizes in SWITCHES.items() if sizes is not causal}
+    others |= {name: ENCODERS[name] for name in ("relative", "electra", "deberta", "modernbert", "grouped")}
+    return {f"causal sources, {name}": {**causal, **sizes} for name, sizes in others.items()}
 
 
 def tiny_form(method: str = "pseudo_masked", **changes: Any) -> SequenceForm:

@@ -1,10 +1,18 @@
-"""The layout of texts for models with and without segments."""
+"""The layout of texts for models with and without segments, and models that cannot be used."""
 
 import pytest
-from tiny import CLS, MASK, PAD, SEP, tiny_config, tiny_dictionary
+from omegaconf import OmegaConf
+from tiny import CLS, MASK, PAD, SEP, TINY_SIZES, tiny_config, tiny_dictionary
 
 from s2sft_fairseq.errors import UserError
+from s2sft_fairseq.models.unilm_config import UnilmConfig
 from s2sft_fairseq.tasks.layout import make_text_form
+from s2sft_fairseq.tasks.understanding import (
+    UnilmClassificationConfig,
+    UnilmClassificationTask,
+    UnilmQuestionAnsweringConfig,
+    UnilmQuestionAnsweringTask,
+)
 
 FIELDS = {"source_truncation": "right,right", "source_field_positions": "0"}
 
@@ -28,3 +36,17 @@ def test_mistakes():
         "--source-segments must be dialogue, or numbers separated by commas, with ,... at the end if they are to take "
         "turns, but is 'x'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("task", "config"),
+    [
+        (UnilmClassificationTask, UnilmClassificationConfig(data="data", classes="no,yes")),
+        (UnilmQuestionAnsweringTask, UnilmQuestionAnsweringConfig(data="data")),
+    ],
+)
+def test_a_language_model_is_refused(task, config):
+    """Its first token, where the head of classification reads, sees nothing else."""
+    model = OmegaConf.structured(UnilmConfig(_name="unilm", **TINY_SIZES, source_visibility="causal"))
+    with pytest.raises(UserError, match=r"^--source-visibility must be both for classification.*, but .* has causal"):
+        task(config, tiny_dictionary()).build_model(model)

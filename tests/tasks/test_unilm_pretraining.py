@@ -105,6 +105,11 @@ def test_mistakes(data, options, problems):
     assert raised.value.problems == problems
 
 
+def test_a_language_model_does_not_read_both_sides_of_a_mask(data):
+    with pytest.raises(UserError, match=r"^--source-visibility must be both for the pre-training of UniLMv2.*causal"):
+        built(make_task(data), source_visibility="causal")
+
+
 def test_texts_that_the_model_has_no_room_for(data):
     with pytest.raises(UserError) as raised:
         built(make_task(data, tokens_per_sample=62))

@@ -9,7 +9,7 @@ import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.dataclass.configs import GenerationConfig
 from omegaconf import OmegaConf
-from tiny import CLS, SEP, TINY_SIZES, tiny_dictionary, tiny_model, words
+from tiny import CLS, ENCODERS, SEP, TINY_SIZES, tiny_dictionary, tiny_model, words
 
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.checkpoints.pretrained import write_pretrained
@@ -232,6 +232,35 @@ def test_the_loss_may_count_noised_tokens_alone(data):
         built(data, finetune_method="infilling", loss_tokens="noised", max_target_positions=20)
     with pytest.raises(UserError, match="--loss-tokens is for --finetune-method infilling, but that is causal"):
         built(data, finetune_method="causal", noise_prob=0.5, loss_tokens="noised")
+
+
+LANGUAGE_MODEL = {**TINY_SIZES, **ENCODERS["grouped"], "source_visibility": "causal"}
+
+
+def test_the_loss_may_count_sources(data):
+    """In training alone: held-out losses stay those of targets. Without the option nothing changes."""
+    task = make_task(data, finetune_method="causal", source_loss_weight=0.5)
+    task.build_model(model_options(**LANGUAGE_MODEL))
+    plain = built(data, finetune_method="causal")
+    for split in ("train", "valid"):
+        task.load_dataset(split)
+        plain.load_dataset(split)
+    assert plain.dataset("train").objective is OBJECTIVES["causal"] is task.dataset("valid").objective
+    dataset = task.dataset("train")
+    batch = dataset.collater([dataset[0]])
+    assert list(batch["flows"]) == ["word", "source"]
+    assert batch["ntokens"] == dataset.source_sizes[0] + dataset.target_sizes[0]
+    assert batch["divisor"] == dataset.target_sizes[0]
+
+
+def test_a_loss_of_sources_needs_a_language_model(data):
+    with pytest.raises(UserError, match="--source-loss-weight needs a language model, with --source-visibility causal"):
+        built(data, finetune_method="causal", source_loss_weight=0.5)
+    with pytest.raises(UserError, match="--source-loss-weight is for --finetune-method causal, but that is masked"):
+        built(data, finetune_method="masked", source_loss_weight=0.5)
+    for weight in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(UserError, match=f"--source-loss-weight must be at least 0 and finite, but is {weight:g}"):
+            built(data, finetune_method="causal", source_loss_weight=weight)
 
 
 def test_a_model_with_roles_is_for_dialogues(data):
