@@ -70,7 +70,8 @@ def export_self_contained(original: Original, destination: Path, texts: Sequence
     for each in lacking:
         print(f"not supported by transformers: {each}")
     own = original.loaded.tokenizer
-    check_transformers(original.model, destination, texts, original.weight_file, own, load=_load)
+    some = [text for text in texts if len(original.loaded.ids(text))]  # an empty source gives an empty text here
+    check_transformers(original.model, destination, some, original.weight_file, own, load=_load)
 
 
 def write_self_contained(original: Original, destination: Path) -> list[str]:

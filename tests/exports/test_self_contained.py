@@ -228,6 +228,13 @@ def test_a_search_that_transformers_lacks_is_reported(tmp_path, capsys):
         assert option in card
 
 
+def test_an_empty_source_is_not_compared(tmp_path, capsys):
+    """It gives an empty text here, and any other there."""
+    write_model_folder(tmp_path / "model")
+    export_self_contained(Original(tmp_path / "model", "--self-contained"), tmp_path / "out", ["", *TEXTS])
+    assert "4 of 4 hypotheses are equal" in capsys.readouterr().out
+
+
 def test_sampling_becomes_the_default(tmp_path):
     write_model_folder(tmp_path / "model", search={"sampling": True, "sampling_topp": 0.9, "temperature": 0.8})
     original = Original(tmp_path / "model", "--self-contained")
