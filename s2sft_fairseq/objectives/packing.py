@@ -20,7 +20,8 @@ A query ``q`` sees a key ``k`` of its own example if and only if
 The tokens of an example are in *sections*: first the context, then content that is predicted (step > 0), then
 placeholders. The context is content of step 0 with consecutive positions from 0; it may be empty. Attention relies on
 this: the context attends to itself without a mask, and all later tokens attend to the whole example; in local layers
-each run of queries attends to near keys.
+each run of queries attends to near keys. A model whose sources are causal gives the context steps up to 0, see
+`s2sft_fairseq.modules.visibility.PackedColumns.with_causal_context`.
 """
 
 from collections.abc import Sequence
