@@ -140,7 +140,7 @@ class Finetuning(Trials):
             )
         elif what := paddle_model(Path(s.encoder)):
             yield f"--encoder {s.encoder} holds {what}"
-        elif Path(s.encoder).is_file() and not s.tokenizer_dir:
+        elif is_checkpoint(Path(s.encoder)) and not s.tokenizer_dir:
             yield f"--tokenizer-dir is needed for {s.encoder}: the folder of the encoder that it was trained from"
         if needs_files and "train" not in self.files:
             yield "--train is needed: a .jsonl, .tsv or .csv file, or two line-aligned files"
@@ -344,14 +344,15 @@ class Finetuning(Trials):
     def conversion(self) -> list[str]:
         """Return the options of ``s2sft convert``."""
         needed = self.positions()
-        return options(max_positions=needed if needed > POSITIONS else None)
+        tokenizer = self.settings.tokenizer_dir or None
+        return options(max_positions=needed if needed > POSITIONS else None, tokenizer_dir=tokenizer)
 
     def make_encoder(self, made: Path) -> None:
         """Export a checkpoint, link to a model folder, or convert an encoder."""
         from s2sft_fairseq.checkpoints.model_folder import is_model_folder  # imports PyTorch
 
         encoder = Path(self.settings.encoder)
-        if encoder.is_file():
+        if is_checkpoint(encoder):
             self.s2sft("export", encoder, to=made, tokenizer_dir=self.settings.tokenizer_dir)
         elif is_model_folder(encoder):
             made.symlink_to(encoder.resolve())
@@ -440,6 +441,11 @@ def read_given(values: Mapping[str, object]) -> dict[str, Any]:
         UserError: lists every value that is not allowed, and every unknown name.
     """
     return read_values({**RUN_OPTIONS, **SETTINGS}, values, is_trusted=False)
+
+
+def is_checkpoint(encoder: Path) -> bool:
+    """Return whether a file is a checkpoint of a training; others, such as .gguf or .safetensors, are converted."""
+    return encoder.is_file() and encoder.suffix == ".pt"
 
 
 _PAIRS = Benchmark("Pairs of the user's own.", "", lambda options, malformed: {}, {}, Finetuning)

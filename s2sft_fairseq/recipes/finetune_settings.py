@@ -10,10 +10,11 @@ from s2sft_fairseq.search_bounds import MOST_HYPOTHESES
 RUN_OPTIONS: dict[str, Setting] = {
     "encoder": Setting(
         "",
-        "a pretrained encoder as it is published, the folder of a conversion or a model, or a checkpoint",
+        "a pretrained encoder or language model as it is published, the folder of a conversion or a model, or a "
+        "checkpoint",
         "PATH",
     ),
-    "tokenizer_dir": Setting("", "where the tokenizer's files are, if --encoder is a checkpoint", "DIR"),
+    "tokenizer_dir": Setting("", "where the tokenizer's files are, if not beside --encoder", "DIR"),
     "output": Setting("", "where to write", "DIR"),
     "limit": Setting(None, "the first N pairs of each file only", least=1),
     **{name: RUN[name] for name in ("workers", "cpu")},

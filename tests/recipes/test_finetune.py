@@ -318,6 +318,17 @@ def test_a_checkpoint_as_encoder(folder, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("tokenizer", [False, True])
+def test_a_file_of_another_program(folder, tmp_path, tokenizer):
+    """It is converted; where its tokenizer is elsewhere, that is told."""
+    (tmp_path / "model.gguf").touch()
+    named = {"encoder": tmp_path / "model.gguf", **({"tokenizer_dir": tmp_path} if tokenizer else {})}
+    called = []
+    started(folder, tmp_path / "out", lambda *words: called.append(words), **named).make_encoder(tmp_path / "made")
+    further = ["--tokenizer-dir", str(tmp_path)] if tokenizer else []
+    assert called == [("convert", [str(tmp_path / "model.gguf"), "--to", str(tmp_path / "made"), *further])]
+
+
 @pytest.mark.parametrize(("further", "amp"), [([], True), (["--float32"], False)])
 def test_float32_of_the_user(folder, tmp_path, further, amp):
     """It replaces ``--amp``, which it would contradict."""
