@@ -21,6 +21,7 @@ from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.files import check_replaceable, new_folder
 from s2sft_fairseq.models.pretrained_checkpoint import section, weights_file, without_adapters
 from s2sft_fairseq.models.unilm_config import SIZES
+from s2sft_fairseq.objectives.objective import OBJECTIVES
 from s2sft_fairseq.tokenization.library_tokenizer import copy_tokenizer_json
 from s2sft_fairseq.tokenization.vocabulary import (
     FAST,
@@ -83,6 +84,8 @@ def export_to_hugging_face(
         print(f"{UNILM_ALONE}: this is UniLM's own format, for s2sft convert")
     if head is not None:
         _print_layout(family.name, head, vocabulary)
+    if family in LANGUAGE_MODELS and (method := layout.get("finetune_method")):
+        _print_prompt(method, start, vocabulary)
 
 
 def read_model(checkpoint: Path, pretrained: Path | None = None) -> tuple[dict[str, Tensor], Sizes, TaskHead | None]:
@@ -125,6 +128,16 @@ def _print_layout(family: str, head: TaskHead, vocabulary: Vocabulary) -> None:
         print(f"it was trained with one {eos} between two texts, where {family}'s tokenizer puts two")
     if head.source_segments not in (None, "0,1"):
         print(f"it was trained with --source-segments {head.source_segments}: give them as token_type_ids")
+
+
+def _print_prompt(method: str, start: str, vocabulary: Vocabulary) -> None:
+    """Print what a fine-tuned language model continues, if it predicts each token at the one before it."""
+    symbols = PretrainedDictionary.of(vocabulary.symbols, vocabulary.special)
+    if method not in OBJECTIVES or OBJECTIVES[method].starts_with != "sep":
+        print(f"it was trained with {method}, which predicts at placeholders: other programs do not generate so")
+        return
+    first = symbols.eos_word if start == "eos" else symbols.bos_word
+    print(f"as in training, give it {first}, the source and {symbols.eos_word}; its text ends with {symbols.eos_word}")
 
 
 def _token_settings(vocabulary: Vocabulary, rows: int, start: str) -> dict[str, Any]:
