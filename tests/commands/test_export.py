@@ -40,8 +40,8 @@ def encoder(tmp_path):
     return tmp_path / "encoder"
 
 
-def assert_same_logits(exported, ours, lengths):
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(exported).eval()
+def assert_same_logits(exported, ours, lengths, kind="AutoModelForMaskedLM"):
+    theirs = getattr(transformers, kind).from_pretrained(exported).eval()
     tokens, real = texts(lengths, ours.embeddings.tokens.padding_idx)
     segments = segments_of(real, getattr(theirs.config, "type_vocab_size", 0))
     expected = their_output(theirs, tokens, real, segments)[real]
@@ -76,17 +76,23 @@ def test_a_fine_tuned_checkpoint(call_command, tmp_path, encoder, capsys):
     assert tokenizer("w5 w6")["input_ids"] == [2, 5, 6, 3]
 
 
-def test_adapters_are_merged(tmp_path, encoder):
-    """The encoder is read from its folder during training, or from its new folder."""
+def write_adapters(encoder, file, **state):
+    """Write a checkpoint of random adapters of an encoder, and return the model."""
     task = SimpleNamespace(source_dictionary=PretrainedDictionary.load(str(encoder / "dict.txt")))
     cfg = UnilmConfig(pretrained=str(encoder), lora_rank=2, lora_alpha=3.0, lora_targets="all", dropout=0.0)
     model = UnilmModel.build_model(cfg, task)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape) * parameter.requires_grad
-    torch.save({"model": model.state_dict(), "cfg": {"model": vars(cfg)}}, tmp_path / "adapters.pt")
+    torch.save({"model": model.state_dict(), "cfg": {"model": vars(cfg)}, **state}, file)
+    return model.eval()
+
+
+def test_adapters_are_merged(tmp_path, encoder):
+    """The encoder is read from its folder during training, or from its new folder."""
+    model = write_adapters(encoder, tmp_path / "adapters.pt")
     export(tmp_path / "adapters.pt", tmp_path / "exported", encoder)
-    assert_same_logits(tmp_path / "exported", model.eval(), [19, 30])
+    assert_same_logits(tmp_path / "exported", model, [19, 30])
     moved = encoder.rename(tmp_path / "moved")
     with pytest.raises(UserError, match=r"encoder must be a folder .*; adapters need the encoder that they were"):
         export(tmp_path / "adapters.pt", tmp_path / "other", moved)
@@ -94,6 +100,23 @@ def test_adapters_are_merged(tmp_path, encoder):
     assert (tmp_path / "again" / WEIGHTS).read_bytes() == (tmp_path / "exported" / WEIGHTS).read_bytes()
     with pytest.raises(UserError, match=r"^--pretrained is for checkpoints with adapters \(--lora-rank\), but .*model"):
         export(moved / "model.pt", tmp_path / "other", moved, moved)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "said"),
+    [
+        ("qwen2", "causal", "give it <|begin_of_text|>, the source and <|end_of_text|>"),
+        ("gemma3", "pseudo_masked", "it was trained with pseudo_masked, which predicts at placeholders"),
+    ],
+)
+def test_a_fine_tuned_language_model(tmp_path, name, method, said, capsys):
+    """Adapters are merged; the command says whether another program generates with it as in training."""
+    convert([str(save(name, their_model(name), tmp_path / "saved")), "--to", str(tmp_path / "start")])
+    layout = {"layout": {"finetune_method": method}}
+    model = write_adapters(tmp_path / "start", tmp_path / "adapters.pt", task_state=layout)
+    export(tmp_path / "adapters.pt", tmp_path / "exported", tmp_path / "start")
+    assert_same_logits(tmp_path / "exported", model, [19, 30], "AutoModelForCausalLM")
+    assert said in capsys.readouterr().out
 
 
 def test_xlm_roberta_stays_one(tmp_path):

@@ -184,10 +184,14 @@ def family_of(sizes: Sizes, defaults: Mapping[str, Any] | None = None, padding: 
 
 
 def _comparable(sizes: Sizes) -> Sizes:
-    """Return the sizes with the width of a head as a number, and the numbers of a scaling as families write them."""
-    width = sizes["encoder_embed_dim"] // sizes["encoder_attention_heads"]
-    scaling = str(sizes.get("rotary_scaling", "")).replace(".0:", ":").removesuffix(".0")
-    return {**sizes, "head_dim": sizes.get("head_dim") or width, "rotary_scaling": scaling}
+    """Return the sizes with those that mean the same in one form, in which families write them."""
+    unrotated = sizes.get("unrotated_layers_every", 0)
+    return {
+        **sizes,
+        "head_dim": sizes.get("head_dim") or sizes["encoder_embed_dim"] // sizes["encoder_attention_heads"],
+        "rotary_scaling": str(sizes.get("rotary_scaling", "")).replace(".0:", ":").removesuffix(".0"),
+        "unrotated_layers_every": unrotated if unrotated <= sizes["encoder_layers"] else 0,
+    }
 
 
 def _language_model(sizes: Sizes) -> Family:

@@ -80,7 +80,8 @@ def _unrotated_layers_every(config: Mapping[str, Any], num_layers: int) -> int:
     """
     rotated = config.get("no_rope_layers")
     if rotated is None:
-        return required({"no_rope_layer_interval": 4, **config}, every="no_rope_layer_interval")["every"]
+        interval: int = required({"no_rope_layer_interval": 4, **config}, every="no_rope_layer_interval")["every"]
+        return interval if interval <= num_layers else 0
     if len(rotated) == num_layers:
         if all(each == 1 for each in rotated):
             return 0
