@@ -8,7 +8,7 @@ from tiny import CLS, ENCODERS, FIRST_WORD, PAD, SEP, VOCAB_SIZE, tiny_config, t
 from s2sft_fairseq.checkpoints.conversion import Conversion
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.models.convert import parameter_shapes
-from s2sft_fairseq.models.head_initialization import fit_transform, initialize_head, log_frequencies
+from s2sft_fairseq.models.head_initialization import fit_transform, initialize_head, log_frequencies, norm_scale
 from s2sft_fairseq.models.unilm import UnilmModel
 from s2sft_fairseq.models.unilm_config import SIZES
 from s2sft_fairseq.modules.visibility import PackedColumns
@@ -120,6 +120,34 @@ def test_the_head_predicts_tokens_from_their_own_states(text):
     print(f"{100 * before:.0f} % right before, {100 * after:.0f} % after")
     # These states of a random network tell little about the tokens; with the demo's real encoder, 77 % were right.
     assert after > 5 * before
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.3])
+def test_first_scores_do_not_depend_on_the_size_of_embeddings(deviation):
+    """Their standard deviation is 0.5, so that the first loss is about that of the prior."""
+    embeddings = torch.randn(400, 64) * deviation
+    features = torch.nn.functional.layer_norm(torch.randn(200, 64), (64,), norm_scale(embeddings))
+    assert (features @ embeddings.T).std().item() == pytest.approx(0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_the_scale_of_a_head(text, is_missing):
+    """It is set beside a fitted dense layer, unless the encoder has a norm of its own."""
+    model = tiny_model(dropout=0.0)
+    weights = {name: value for name, value in model.state_dict().items() if not name.startswith("lm_head.")}
+    missing = [name for name in model.state_dict() if name.startswith("lm_head.")]
+    if not is_missing:
+        missing.remove("lm_head.layer_norm.weight")
+        weights["lm_head.layer_norm.weight"] = torch.full((model.cfg.encoder_embed_dim,), 3.0)
+    sizes = {name: getattr(model.cfg, name) for name in SIZES}
+    conversion = Conversion("BERT", weights, sizes, missing=missing)
+    initialize_head(conversion, tiny_dictionary(), fit_head=text, output_prior=text)
+    assert conversion.missing == ["lm_head.layer_norm.bias"]
+    expected = norm_scale(weights["embeddings.tokens.weight"]) if is_missing else torch.full_like(weights[NORM], 3.0)
+    assert torch.equal(conversion.weights[NORM], expected)
+
+
+NORM = "lm_head.layer_norm.weight"
 
 
 @pytest.mark.parametrize("use", [log_frequencies, lambda path, d: fit_transform(tiny_model(), path, d)])
