@@ -82,7 +82,7 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, to
     return path
 
 
-WORDS = ["Ġ", *"abcdefghijklmnopqrstuvwxyz0123456789", "th", "the", "Ġthe"]
+WORDS = ["Ġ", *"abcdefghijklmnopqrstuvwxyz0123456789<>|_/", "th", "the", "Ġthe"]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<reponame>", "<file_sep>"]
 BYTE_LEVEL = {
     "tokenizer.ggml.model": "gpt2",
