@@ -55,6 +55,7 @@ from s2sft_fairseq.tokenization.vocabulary import (
     is_tokenizer_file,
     read_ids,
     read_vocabulary,
+    special_tokens,
     stated_symbols,
 )
 
@@ -377,6 +378,25 @@ def is_language_model(conversion: Conversion) -> bool:
     return str(conversion.sizes.get("source_visibility")) == "causal"
 
 
+def _with_rows(conversion: Conversion, symbols: list[str], rows: int, staging: Path) -> list[str]:
+    """Leave out special tokens that a language model has no rows for: Gemma's tokenizer has one for images.
+
+    Args:
+        conversion: the conversion, which gets a note.
+        symbols: the symbols of the tokenizer.
+        rows: the rows of the model.
+        staging: the folder with copies of the tokenizer's files.
+    """
+    beyond = symbols[rows:]
+    if not beyond or not set(beyond) <= special_tokens(staging):
+        return symbols
+    if (path := staging / ADDED_TOKENS).exists():
+        ids = {token: number for token, number in read_ids(path).items() if number < rows}
+        _write_json(path, ids)
+    conversion.notes.append(f"tokens without a row in the model: {', '.join(beyond)}")
+    return symbols[:rows]
+
+
 def _choose_symbols(
     conversion: Conversion, symbols: Sequence[str], staging: Path, config: Mapping[str, Any]
 ) -> SpecialSymbols:
@@ -415,6 +435,8 @@ def _finish(
         requests.insert(0, symbols.pop())
     requests += map(LANGUAGE_TOKEN.format, parse_languages(options.add_language_tokens, "--add-language-tokens"))
     requests += sentinel_symbols(options.sentinels)
+    if is_language_model(conversion):
+        symbols = _with_rows(conversion, symbols, rows, staging)
     symbols = _name_rows(conversion, symbols)
     if is_language_model(conversion):
         special = _choose_symbols(conversion, symbols, staging, config)
@@ -467,7 +489,11 @@ def _make_local(conversion: Conversion, window: int, every: int) -> str:
 
 def _write_added_tokens(path: Path, ids: dict[str, int]) -> None:
     known = read_ids(path) if path.exists() else {}
-    path.write_text(json.dumps({**known, **ids}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_json(path, {**known, **ids})
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _settle_method(conversion: Conversion, method: str | None) -> None:

@@ -176,7 +176,10 @@ def _settled(folder: Path, scheme: str, files: list[str]) -> tuple[str, list[str
 
 
 def _says_more(folder: Path, scheme: str, files: Sequence[str], config: Mapping[str, Any]) -> bool:
-    """Return whether a ``tokenizer.json`` has other ids than the files beside it, or alone tells the lower-casing."""
+    """Return whether a ``tokenizer.json`` has other ids than the files beside it, or alone tells the lower-casing.
+
+    It also says more beside a language model's ``vocab.json``, which does not tell how texts are split into words.
+    """
     if scheme not in ("wordpiece", "byte_level_bpe") or "encoder.json" in files:
         return False
     if scheme == "wordpiece" and config.get("do_lower_case") is None:
@@ -184,6 +187,8 @@ def _says_more(folder: Path, scheme: str, files: Sequence[str], config: Mapping[
     symbols = _symbols(folder, scheme, files)
     added = _read_added_tokens(folder / ADDED_TOKENS)
     ids = {**{symbol: number for number, symbol in enumerate(symbols)}, **_written(added)}
+    if not ids.keys() & {BERT_SYMBOLS.pad, ROBERTA_SYMBOLS.pad}:
+        return True
     described = _written(_ids_of_tokenizer_json(folder / FAST))
     different = ids.items() ^ described.items()
     fillers = set(islice(spare_symbols(()), len(ids)))  # of empty lines and gaps
@@ -299,6 +304,18 @@ def stated_symbols(folder: Path) -> dict[str, str]:
         if isinstance(token, str):
             found[name] = write_symbol(token)
     return found
+
+
+def special_tokens(folder: Path) -> set[str]:
+    """Return the symbols of the tokens that a ``tokenizer.json`` calls special; none if there is no such file.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    path = folder / FAST
+    added = read_tokenizer_json(path).get("added_tokens") if path.is_file() else None
+    tokens = [token for token in added or [] if isinstance(token, dict) and token.get("special") is True]
+    return {write_symbol(str(token.get("content"))) for token in tokens}
 
 
 def _tokens_of_tokenizer_json(path: Path) -> list[str]:

@@ -138,6 +138,38 @@ def test_a_model_whose_texts_begin_with_the_symbol_that_ends_them(tmp_path):
     assert dictionary_of(tmp_path / "out").eos_word == ends
 
 
+def test_a_special_token_without_a_row(tmp_path, capsys):
+    """As Gemma's for images, which its tokenizer has beside models of texts alone."""
+    folder, out, number = hugging_face_folder(tmp_path / "in", TINY_LLAMA), tmp_path / "out", len(PIECES)
+    document = json.loads((folder / "tokenizer.json").read_text())
+    added = document["added_tokens"]
+    document["added_tokens"] = [*added, {**added[0], "id": number, "content": "<image>"}]
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    (folder / "added_tokens.json").write_text(json.dumps({"<image>": number}))
+    convert([str(folder), "--to", str(out)])
+    assert "tokens without a row in the model: <image>\n" in capsys.readouterr().out
+    assert open_tokenizer(out).dictionary.symbols == [*PIECES, "<pad>", "<mask>"]
+    assert open_tokenizer(out).encode("<image>").split()[:2] == ["▁", "<"]
+    # A token of texts must have a row.
+    document["added_tokens"][-1]["special"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(UserError, match=f"the tokenizer has {number + 1} tokens, but .* was made with {number}"):
+        convert([str(folder), "--to", str(tmp_path / "other")])
+
+
+def test_files_of_gpt2_beside_a_tokenizer_json(tmp_path):
+    """SmolLM2's folder has both, and only the tokenizer.json splits numbers into digits."""
+    folder = hugging_face_folder(tmp_path / "in", BYTE_LEVEL, tokenizer_class="GPT2Tokenizer")
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (folder / "merges.txt").write_text(
+        "".join(f"{' '.join(pair)}\n" for pair in [["#version:", "0.2"], *model["merges"]])
+    )
+    convert([str(folder), "--to", str(tmp_path / "out")])
+    assert not (tmp_path / "out" / "vocab.json").exists()
+    assert open_tokenizer(tmp_path / "out").encode("a 21") == "a Ġ 2 1"
+
+
 def test_no_symbol_ends_texts(tmp_path):
     folder = hugging_face_folder(tmp_path / "in", BYTE_LEVEL, eos_token=None)
     config = json.loads((folder / "config.json").read_text())
