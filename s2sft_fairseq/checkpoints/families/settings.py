@@ -230,7 +230,7 @@ def _scaling_text(settings: Mapping[str, Any]) -> str:
     kind = _rope_type(settings)
     if kind == "default":
         return ""
-    numbers = {name: settings.get(name) for name in _SCALINGS[kind]}
+    numbers: dict[str, Any] = {name: settings.get(name) for name in _SCALINGS[kind]}
     if problems := [
         f"the configuration's {name} must be a number above 0 with rope_type {kind!r}, but is {shown(value)}"
         for name, value in numbers.items()
