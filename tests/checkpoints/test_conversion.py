@@ -247,6 +247,8 @@ def test_families_are_told_apart():
     modern = {"num_segments": 0, "layer_norm_position": "pre", "feed_forward": "gated", "biases": "none"}
     modern |= {"local_attention_window": 8}
     assert family_of({**sizes, **modern, "rotary_base": 1e4}).name == "ModernBERT"
+    with pytest.raises(UserError, match="--local-attention-window is 8, but 0 in BERT"):
+        family_of({**sizes, "local_attention_window": 8}, sizes)
     with pytest.raises(UserError) as raised:
         family_of({**sizes, "norm": "rms", "key_value_heads": 4, "lm_head": "plain"}, sizes)
     assert "--layer-norm-position is post, but pre in " in str(raised.value)
