@@ -1,9 +1,9 @@
 """Read GGUF, the format of llama.cpp: metadata, and tensors that are mostly quantized.
 
-The layout is that of the specification (ggml, docs/gguf.md), versions 2 and 3: a header, the metadata as keys with
-typed values, a table of the tensors, and their aligned data. This module reads the header itself, with limits: files
-come from others, and the reader of the package ``gguf`` takes half a minute for a header that takes a second here. That
-package only dequantizes.
+The layout is that of versions 2 and 3 of the specification (in the repository of ggml): a header, the metadata as keys
+with typed values, a table of the tensors, and their aligned data. This module reads the header itself, with limits:
+files come from others, and the reader of the package ``gguf`` takes half a minute for a header that takes a second
+here. That package only dequantizes.
 """
 
 import math

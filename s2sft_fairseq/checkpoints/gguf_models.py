@@ -157,7 +157,7 @@ class _Settings:
     def number(self, key: str, default: float | None = None) -> float:
         """Return a number above 0."""
         found = default if (value := self.get(key)) is None else value
-        if type(found) in (int, float) and 0 < found < math.inf:
+        if isinstance(found, int | float) and type(found) is not bool and 0 < found < math.inf:
             return float(found)
         self._problems.append(f"{self._architecture}.{key} must be a number above 0, but is {shown(found)}")
         return 1.0
@@ -251,9 +251,9 @@ def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     }
     norms = dict.fromkeys(("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm"), (width,))
     norms |= dict.fromkeys(("attn_q_norm", "attn_k_norm"), (head,))
-    shapes = {f"{name}.weight": shape for name, shape in (matrices | norms).items()}
-    biases = {f"{name}.bias": shape[:1] for name, shape in (matrices | norms).items()}
-    return shapes | biases
+    shapes: dict[str, tuple[int, ...]] = {**matrices, **norms}
+    weights = {f"{name}.weight": shape for name, shape in shapes.items()}
+    return weights | {f"{name}.bias": shape[:1] for name, shape in shapes.items()}
 
 
 def _restored(value: Tensor, name: str, architecture: str, config: Mapping[str, Any]) -> Tensor:

@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         type=local_path,
         help="a folder, or the file of the weights: Hugging Face's (config.json, tokenizer, model.safetensors or "
         "pytorch_model.bin, in shards too), UniLM's (NAME.bin, NAME-config.json, NAME-vocab.txt), fairseq's "
-        "(model.pt, dict.txt), Baidu's ERNIE (*.pdparams), what s2s-ft fine-tuned, or DeltaLM (deltalm-base.pt, "
-        "spm.model, dict.txt)",
+        "(model.pt, dict.txt), Baidu's ERNIE (*.pdparams), a language model of llama.cpp (*.gguf), what "
+        "s2s-ft fine-tuned, or DeltaLM (deltalm-base.pt, spm.model, dict.txt)",
     )
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="where to write the folder")
     parser.add_argument(

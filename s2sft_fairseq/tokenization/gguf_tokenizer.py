@@ -94,11 +94,11 @@ def _tokens(path: Path, settings: Mapping[str, Any]) -> tuple[list[str], list[in
     Raises:
         UserError: they are missing, of wrong kinds, of different numbers, or repeated.
     """
-    tokens, types = settings.get("tokens"), settings.get("token_type")
-    if not _is_list(tokens, str) or not tokens:
-        raise UserError(f"{path}: {_PREFIX}tokens must be an array of texts, but is {shown(tokens)}")
-    types = [1] * len(tokens) if types is None else types
-    if not _is_list(types, int) or len(types) != len(tokens):
+    tokens = _array(settings, "tokens", str)
+    if not tokens:
+        raise UserError(f"{path}: {_PREFIX}tokens must be an array of texts, but is {shown(settings.get('tokens'))}")
+    types = _array({"token_type": [1] * len(tokens), **settings}, "token_type", int)
+    if len(types) != len(tokens):
         raise UserError(f"{path}: {_PREFIX}token_type must have a whole number for each of {len(tokens)} tokens")
     if len(set(tokens)) < len(tokens):
         [(token, _)] = Counter(tokens).most_common(1)
@@ -109,8 +109,10 @@ def _tokens(path: Path, settings: Mapping[str, Any]) -> tuple[list[str], list[in
     return tokens[:used], types[:used]
 
 
-def _is_list(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and all(type(item) is kind for item in value)
+def _array(settings: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    """Return an array of one kind of values; [] if it is anything else."""
+    value = settings.get(name)
+    return value if isinstance(value, list) and all(type(item) is kind for item in value) else []
 
 
 def _added(tokens: Sequence[str], types: Sequence[int]) -> list[dict[str, Any]]:
@@ -152,9 +154,9 @@ def _byte_level_bpe(
     name = str(settings.get("pre"))
     if name not in _SPLITS:
         raise UserError(f"{path}: {_PREFIX}pre must be one of {', '.join(_SPLITS)}, but is {shown(name)}")
-    merges = settings.get("merges")
-    if not _is_list(merges, str):
-        raise UserError(f"{path}: {_PREFIX}merges must be an array of texts, but is {shown(merges)}")
+    merges = _array(settings, "merges", str)
+    if not merges:
+        raise UserError(f"{path}: {_PREFIX}merges must be an array of texts, but is {shown(settings.get('merges'))}")
     pairs = [merge.split(" ") for merge in merges]
     if wrong := next((merge for merge, pair in zip(merges, pairs, strict=True) if len(pair) != 2), None):
         raise UserError(f"{path}: {_PREFIX}merges must hold two pieces each, but has {shown(wrong)}")
@@ -174,8 +176,8 @@ def _sentencepiece_bpe(
     """Return the parts of a ``tokenizer.json`` for BPE of SentencePiece."""
     if settings.get("precompiled_charsmap") or settings.get("remove_extra_whitespaces"):
         raise UserError(f"{path}: {_PREFIX}model llama must not change texts, but has a normalizer of its own")
-    scores = settings.get("scores")
-    if not _is_list(scores, float) or len(scores) < len(tokens):
+    scores = _array(settings, "scores", float)
+    if len(scores) < len(tokens):
         raise UserError(f"{path}: {_PREFIX}scores must have a number for each of {len(tokens)} tokens")
     if (total := sum(map(len, tokens))) > _MOST_CHARACTERS:
         raise UserError(
@@ -214,7 +216,7 @@ def _merges(tokens: Sequence[str], types: Sequence[int], scores: Sequence[float]
 
 
 def _bpe(tokens: Sequence[str], merges: Sequence[Sequence[str]], **options: Any) -> dict[str, Any]:
-    usual = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+    usual: dict[str, Any] = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
     usual |= {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
     vocabulary = {token: number for number, token in enumerate(tokens)}
     return {"type": "BPE", **usual, **options, "vocab": vocabulary, "merges": merges}

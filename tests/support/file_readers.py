@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import raw_corpora
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from gguf_files import write_llama
 from hugging_face import their_model
 from official_deltalm import write_official
 from safetensors.torch import save_file
@@ -49,6 +51,7 @@ from s2sft_fairseq.recipes.settings import TRAINING, read_toml, read_values
 from s2sft_fairseq.spans.vocabulary import load_spans
 from s2sft_fairseq.tasks.unilm_seq2seq import UnilmSeq2SeqConfig, UnilmSeq2SeqTask
 from s2sft_fairseq.tokenization.folder import open_tokenizer
+from s2sft_fairseq.tokenization.gguf_tokenizer import write_gguf_tokenizer
 from s2sft_fairseq.tokenization.tokenize_files import json_columns, json_mistakes
 
 
@@ -62,6 +65,13 @@ class Reader(NamedTuple):
 def _convert(folder: Path) -> None:
     """Read an encoder as ``s2sft convert`` does."""
     convert_encoder(open_source(folder))
+
+
+def _read_gguf(folder: Path) -> None:
+    """Read a language model in a GGUF file as ``s2sft convert`` does."""
+    convert_encoder(open_source(folder))
+    with TemporaryDirectory() as other:
+        write_gguf_tokenizer(folder / "a.gguf", Path(other))
 
 
 def _read_deltalm(folder: Path) -> None:
@@ -311,6 +321,7 @@ READERS: dict[str, Reader] = {
     **{f"corpus_{name}": Reader(write, partial(_corpus, read)) for name, (write, read) in CORPORA.items()},
     "bin": Reader(_write_bin, open_source),
     "shards": Reader(_write_shards, open_source),
+    "gguf": Reader(lambda folder: write_llama(folder / "a.gguf"), _read_gguf),
     "paddle": Reader(_write_paddle, lambda folder: load_pickle(folder / "ernie.pdparams")),
     "checkpoint": Reader(
         lambda folder: torch.save(_state(), folder / "checkpoint.pt"),
