@@ -17,7 +17,7 @@ from s2sft_fairseq.errors import UserError, package
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(?P<model>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>\w[\w./-]*))?")
-_SUFFIXES_OF_FILES = (".pt", ".bin", ".safetensors", ".pdparams", ".txt", ".json", ".gz")
+_SUFFIXES_OF_FILES = (".pt", ".bin", ".safetensors", ".pdparams", ".gguf", ".txt", ".json", ".gz")
 # Configurations, tokenizers, model cards and checksums, but no code, and no weights of other frameworks.
 _DESCRIPTIONS = ["*.json", "*.txt", "*.md", "*.model", "*.codes", "bpecodes", "codes", "SHA256SUMS", "vocab.bpe"]
 _IN_SUBFOLDERS = ["*/*"]

@@ -121,7 +121,8 @@ def test_no_network(monkeypatch, tmp_path):
 def test_paths_are_no_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
-    for path in ("out", "out/model", "checkpoints/last.pt", "./bert", "../bert", "/bert", "a/b/c", "", "a b", ".lock"):
+    files = ("checkpoints/last.pt", "model.gguf", ".lock")
+    for path in ("out", "out/model", "./bert", "../bert", "/bert", "a/b/c", "", "a b", *files):
         assert not is_hub_name(path), path
         assert str(local_path(path)) == str(type(tmp_path)(path))
     for name in ("bert-base-uncased", "google-bert/bert-base-uncased", "a/b.c@refs/pr/1"):
