@@ -67,6 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="the tokenizer's files, if not beside the weights",
     )
     parser.add_argument(
+        "--layers",
+        type=int,
+        metavar="N",
+        help="keep the first N layers alone: the last ones of a sentence encoder were trained for sentence vectors",
+    )
+    parser.add_argument(
         "--max-positions",
         type=int,
         metavar="N",

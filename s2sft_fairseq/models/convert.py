@@ -71,6 +71,7 @@ class ConvertOptions:
     add_token: Sequence[str] = ()
     add_language_tokens: str = ""
     sentinels: int = 0
+    layers: int | None = None
     max_positions: int | None = None
     local_attention_window: int | None = None
     global_attention_every: int = 3
@@ -347,7 +348,7 @@ def _compared(folder: Path, vocabulary: Vocabulary, staging: Path) -> Vocabulary
 
 def _refuse_deltalm(file: Path, options: ConvertOptions) -> None:
     """Raise an error for options that do not apply to an encoder-decoder."""
-    names = ("finetune_method", "fit_head", "output_prior", "local_attention_window")
+    names = ("finetune_method", "fit_head", "output_prior", "local_attention_window", "layers")
     if given := [as_option(name) for name in names if getattr(options, name) is not None]:
         raise UserError(f"{', '.join(given)}: only for encoder-only models, but {file} is DeltaLM")
 
@@ -445,6 +446,8 @@ def _finish(
         conversion.notes.append(
             "no tokenizer: its files (encoder.json and vocab.bpe, or a SentencePiece model) belong beside dict.txt"
         )
+    if options.layers is not None:
+        conversion.notes.append(_keep_layers(conversion, options.layers))
     if options.max_positions is not None and options.max_positions != conversion.sizes["max_positions"]:
         conversion.notes.append(resize_positions(conversion.weights, conversion.sizes, options.max_positions))
     if options.local_attention_window is not None:
@@ -465,6 +468,22 @@ def _finish(
     if conversion.model == "deltalm":  # the copies that a checkpoint of fairseq has
         conversion.weights |= {name: conversion.weights[conversion.tokens] for name in COPIES}
     return dictionary
+
+
+def _keep_layers(conversion: Conversion, number: int) -> str:
+    """Remove all layers but the first ones, in place, and return a note.
+
+    Raises:
+        UserError: the encoder has fewer layers.
+    """
+    layers = conversion.sizes["encoder_layers"]
+    if not 1 <= number <= layers:
+        raise UserError(f"--layers must be from 1 to {layers}, the layers of this encoder, but is {number:,}")
+    prefixes = tuple(f"layers.{layer}." for layer in range(number, layers))
+    for name in [name for name in conversion.weights if name.startswith(prefixes)]:
+        del conversion.weights[name]
+    conversion.sizes["encoder_layers"] = number
+    return f"layers: the first {number} of {layers}"
 
 
 def _make_local(conversion: Conversion, window: int, every: int) -> str:

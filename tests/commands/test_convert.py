@@ -328,6 +328,30 @@ def test_a_head_for_an_encoder_without_one(tmp_path, source, theirs, capsys):
     torch.testing.assert_close(model.embeddings.tokens.weight, our_model(tmp_path / "plain").embeddings.tokens.weight)
 
 
+def test_the_first_layers_alone(tmp_path, source, theirs, capsys):
+    """The states are those of these layers, and a head is fitted to them."""
+    theirs.bert.save_pretrained(source)
+    text = tmp_path / "text"
+    text.write_text("w5 w6 w7\nw8 w9\n" * 30)
+    layers = theirs.config.num_hidden_layers
+    main([str(source), "--to", str(tmp_path / "out"), "--layers", str(layers - 1), "--fit-head", str(text)])
+    assert f"layers: the first {layers - 1} of {layers}" in capsys.readouterr().out
+    tokens = torch.randint(5, 45, (1, 9), generator=torch.Generator().manual_seed(0))
+    model = our_model(tmp_path / "out")
+    assert model.cfg.encoder_layers == layers - 1
+    ours, _ = our_states(model, tokens, [9])
+    with torch.no_grad():
+        expected = theirs.bert(tokens, output_hidden_states=True).hidden_states[layers - 1]
+    torch.testing.assert_close(ours, expected[0], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("number", [0, -1, 99])
+def test_layers_that_are_not_there(tmp_path, source, number):
+    with pytest.raises(UserError, match=rf"--layers must be from 1 to \d+, .* but is {number}$"):
+        convert(source, tmp_path / "out", "--layers", str(number))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_head_that_is_there_is_not_overwritten(tmp_path, source):
     text = tmp_path / "text"
     text.write_text("w5\n")
