@@ -24,7 +24,7 @@ from s2sft_fairseq.errors import UserError, as_option, shown
 from s2sft_fairseq.files import locked, write_whole
 from s2sft_fairseq.hub import is_hub_name, tokenizer_path
 from s2sft_fairseq.recipes import finetune_plan
-from s2sft_fairseq.recipes.engine import Call, as_texts, changes, like_a_process, options
+from s2sft_fairseq.recipes.engine import Call, as_texts, changes, is_converted, like_a_process, options
 from s2sft_fairseq.recipes.finetune_choice import evaluation_options, metric_problems
 from s2sft_fairseq.recipes.finetune_data import PINNED, fingerprint, output_problems, to_files
 from s2sft_fairseq.recipes.finetune_settings import LANGUAGE_MODEL, RUN_OPTIONS, SETTINGS
@@ -306,7 +306,7 @@ class Finetuning(Trials):
     def from_model(self, model: Path, done: int, **changed: Any) -> "Finetuning":
         """Return the stages that train a model of ``done`` updates with these settings, but for those that change."""
         s = self.settings
-        settings = {name: getattr(s, name) for name in s.given if name not in ("epochs", "tokenizer_dir")}
+        settings = {name: getattr(s, name) for name in s.given if name not in ("epochs", "tokenizer_dir", "layers")}
         settings |= {"encoder": model, **changed}
         further = Finetuning(self.files, self.fields, read_given(settings), self.further, self._call)
         further.earlier = {"updates": done, "model": str(model)}
@@ -345,13 +345,21 @@ class Finetuning(Trials):
         """Return the options of ``s2sft convert``."""
         needed = self.positions()
         tokenizer = self.settings.tokenizer_dir or None
-        return options(max_positions=needed if needed > POSITIONS else None, tokenizer_dir=tokenizer)
+        longer = needed if needed > POSITIONS else None
+        return options(layers=self.settings.layers, max_positions=longer, tokenizer_dir=tokenizer)
 
     def make_encoder(self, made: Path) -> None:
-        """Export a checkpoint, link to a model folder, or convert an encoder."""
+        """Export a checkpoint, link to a model folder, or convert an encoder.
+
+        Raises:
+            UserError: layers are to be left out of a model that is not converted; or raised by the conversion.
+        """
         from s2sft_fairseq.checkpoints.model_folder import is_model_folder  # imports PyTorch
 
         encoder = Path(self.settings.encoder)
+        is_ready = is_checkpoint(encoder) or is_model_folder(encoder) or is_converted(encoder)
+        if self.settings.layers and is_ready:
+            raise UserError(f"--layers is for encoders as they are published, but {encoder} is converted or trained")
         if is_checkpoint(encoder):
             self.s2sft("export", encoder, to=made, tokenizer_dir=self.settings.tokenizer_dir)
         elif is_model_folder(encoder):

@@ -22,6 +22,7 @@ RUN_OPTIONS: dict[str, Setting] = {
 }
 SETTINGS: dict[str, Setting] = {
     "method": Setting("pseudo_masked", "of fine-tuning", choices=[name for name in METHODS if name != "deltalm"]),
+    "layers": Setting(None, "keep the first N layers of the encoder alone, as of a sentence encoder", least=1),
     # The choice of checkpoint and search.
     "metric": Setting(
         "rouge-l",

@@ -306,6 +306,18 @@ def test_a_converted_encoder_without_a_head(folder, whole, tmp_path, capsys):
     assert not (tmp_path / "fitted").exists()
 
 
+def test_the_first_layers(folder, whole, tmp_path, monkeypatch):
+    """They are an option of the conversion, also of the one that fits a head; a trained model stays as it is."""
+    stages = started(folder, tmp_path / "out", layers=3)
+    assert stages.conversion() == ["--layers", "3"]
+    assert started(folder, tmp_path / "all").conversion() == []
+    trained = started(folder, tmp_path / "other", layers=3, encoder=whole[0] / "encoder")
+    with pytest.raises(UserError, match=r"^--layers is for encoders as they are published, but .*/encoder is conv"):
+        trained.make_encoder(trained.encoder)
+    further = stages.from_model(whole[0] / "encoder", 5, updates=7, output=tmp_path / "further")
+    assert further.settings.layers is None
+
+
 def test_a_checkpoint_as_encoder(folder, tmp_path):
     (tmp_path / "best.pt").touch()
     called = []
