@@ -10,6 +10,9 @@ from the same pairs for the same minutes of training, and then writes greedy tex
 * this package: ``s2sft finetune`` with its defaults for the start (`language_models_ours.py`)
 * others: the usual plain training with padding (`language_models_plain.py`)
 
+The number of updates is not known before, so that the default learning rate is that of many. For one or two minutes on
+a few cores, compare with ``--options="--lr 3e-4"``, a system of its own in the tables.
+
 Each cell has its own process, and a cell that is done is not measured again: so cells can be run one at a time, with
 nothing else on the machine. A data set, a start or a package that is missing is named, and its cells are left out. In
 the tables
@@ -23,6 +26,7 @@ the tables
 
 import argparse
 import importlib.util
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -56,7 +60,7 @@ def main() -> None:
     add("--alone", type=int, default=20, metavar="N", help="texts that are also generated one by one")
     add("--batch", type=int, default=16, metavar="N", help="pairs of an update, and sources of a batch")
     add("--threads", type=int, default=2, metavar="N")
-    add("--options", nargs="+", default=[], metavar="WORD", help="of s2sft train, for this package's systems")
+    add("--options", type=shlex.split, default=[], metavar="WORDS", help="of s2sft train, for this package's systems")
     add("--tables", action="store_true", help="only write the tables of what is measured")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)

@@ -44,8 +44,9 @@ def group_of(record: Record) -> Group:
 
 
 def system_of(record: Record) -> str:
-    """Return the name of a record's system."""
-    return record["start"] if record["system"] == "ours" else f"{record['start']}-{record['system']}"
+    """Return the name of a record's system, with the options that it was given."""
+    name = record["start"] if record["system"] == "ours" else f"{record['start']}-{record['system']}"
+    return " ".join([name, *record["options"]])
 
 
 class Texts:
@@ -59,7 +60,8 @@ class Texts:
         """Read the texts of records."""
         examples, keys = [], []
         for record in sorted(records, key=lambda each: each["seed"]):
-            cell = Cell(**{name: record[name] for name in Cell.__dataclass_fields__} | {"data": str(data)})
+            fields = {name: record[name] for name in Cell.__dataclass_fields__}
+            cell = Cell(**fields | {"data": str(data), "options": tuple(record["options"])})
             file = Path(cell.output) / "texts" / f"{cell.name}.txt"
             task = load(cell)
             made = file.read_text(encoding="utf-8").split("\n")[:-1]

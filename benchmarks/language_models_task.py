@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,8 @@ class Cell:
     def name(self) -> str:
         """The name of its files."""
         pairs = self.pairs or "all"
-        return f"{self.set}-{pairs}-{self.minutes:g}min-{self.start}-{self.system}-seed{self.seed}"
+        options = "".join(f"-{re.sub(r'[^a-zA-Z0-9.]+', '', word)}" for word in self.options)
+        return f"{self.set}-{pairs}-{self.minutes:g}min-{self.start}-{self.system}{options}-seed{self.seed}"
 
 
 KEY = ("system", "start", "set", "pairs", "minutes", "seed", "sources", "alone", "batch", "threads")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import language_models
 import language_models_cell
 import language_models_plain
+import language_models_table
 import pytest
 import torch
 from e2e_slots import Faults, faults, rates
@@ -178,6 +179,9 @@ def test_names_of_systems_and_keys(folder, tmp_path):
     assert language_models.split_name("smollm2-peft") == ("smollm2", "peft")
     assert language_models.split_name("smollm2-llama.cpp") == ("smollm2", "llama.cpp")
     assert language_models.split_name("all-mpnet") == ("all-mpnet", "ours")
+    named = a_cell(folder, tmp_path, system="ours", options=("--lr", "3e-4"))
+    assert named.name == "e2e-20-0.01min-plain-ours-lr-3e4-seed1"
+    assert language_models_table.system_of(asdict(named)) == "plain --lr 3e-4"
     one, other = (asdict(a_cell(folder, tmp_path / name)) for name in ("one", "other"))
     assert key_of(one) == key_of(other) == key_of(json.loads(json.dumps(one)))
     assert key_of(one) != key_of(asdict(a_cell(folder, tmp_path, seed=2)))
