@@ -115,7 +115,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
 }
 GEMMA = {"num_hidden_layers": 5, "head_dim": 12, "num_key_value_heads": 1, "query_pre_attn_scalar": 12}
-GEMMA |= {"sliding_window": 4, "sliding_window_pattern": 3}
+GEMMA |= {"sliding_window": 4, "sliding_window_pattern": 3, "pad_token_id": 0, "bos_token_id": 2}
 GEMMA_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
@@ -137,10 +137,10 @@ LANGUAGE_MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen2-tied": ("Qwen2ForCausalLM", "llama", {**CAUSAL, **_TIED, "num_key_value_heads": 2}),
     "qwen3": ("Qwen3ForCausalLM", "llama", {**CAUSAL, **GROUPED, **_TIED, "head_dim": 12}),
     "qwen3-untied": ("Qwen3ForCausalLM", "llama", {**CAUSAL, "num_key_value_heads": 2, "head_dim": 8}),
-    "gemma3": ("Gemma3ForCausalLM", "llama", {**CAUSAL, **GEMMA}),
+    "gemma3": ("Gemma3ForCausalLM", "gemma", {**CAUSAL, **GEMMA}),
     "gemma3-linear": (
         "Gemma3ForCausalLM",
-        "llama",
+        "gemma",
         {
             **{**CAUSAL, **GEMMA, **GROUPED, "rope_parameters": GEMMA_ROPE, "tie_word_embeddings": False},
             "query_pre_attn_scalar": 9,
