@@ -75,8 +75,8 @@ def norm_scale(embeddings: Tensor) -> Tensor:
     """Return the weight (E,) of the head's norm with which initial scores have the deviation `INITIAL_SCORES`.
 
     The norm's outputs have the deviation 1, so that without a scale that of the scores is the length of an embedding:
-    1.1 in MiniLM, and 2.4 in MPNet, whose first loss is 16 nats. Adam with the learning rate 1e-4 would need thousands
-    of updates to reduce a weight of 1 to a fifth.
+    1.1 in MiniLM, and 2.4 in all-mpnet-base-v2, whose first 20 updates then have a mean loss of 16 bits. Adam with the
+    learning rate 1e-4 would need thousands of updates to reduce a weight of 1 to a fifth.
 
     Args:
         embeddings: the token embeddings (V, E).
