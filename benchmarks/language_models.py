@@ -39,7 +39,7 @@ from records import measure_cells
 PACKAGES = {
     "ours": (),
     "transformers": ("transformers",),
-    "peft": ("transformers", "peft"),
+    "peft": ("transformers", "peft", "accelerate"),
     "llama.cpp": ("llama_cpp",),
 }
 

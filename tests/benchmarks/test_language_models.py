@@ -208,3 +208,17 @@ def test_llama_cpp(folder, tmp_path, monkeypatch):
     found = language_models_cell.generate(cell, tmp_path)
     assert calls[0] == (str(folder / "tiny.gguf"), "name[w5], near[w6]\n=> ", 0.0)
     assert found["words"] == 2 and found["disk_bytes"] == 4
+
+
+def test_adapters_of_peft(folder, tmp_path):
+    """They are merged: the saved model is one of transformers, in which only the adapted weights differ."""
+    pytest.importorskip("peft", reason="peft is not installed")
+    cell = a_cell(folder, tmp_path, system="peft")
+    found = language_models_plain.train(cell, load(cell), tmp_path / "model")
+    assert found["updates"] >= 1
+    before, after = (
+        language_models_plain.open_start(path).model.state_dict() for path in (folder / "plain", tmp_path / "model")
+    )
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    adapted = {name for name in before if name.split(".")[-2] in language_models_plain.ADAPTED}
+    assert before.keys() == after.keys() and changed and changed <= adapted
