@@ -1,4 +1,4 @@
-"""``s2sft convert``: convert a pretrained encoder, or DeltaLM, from another program's format."""
+"""``s2sft convert``: convert a pretrained encoder, a language model or DeltaLM from another program's format."""
 
 import argparse
 from collections.abc import Sequence
