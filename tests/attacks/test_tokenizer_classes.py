@@ -58,7 +58,7 @@ def test_steps_that_no_file_describes(tmp_path, settings):
     ("write", "name"),
     [
         (write_wordpiece, "HerbertTokenizer"),
-        (write_wordpiece, "MPNetTokenizerFast"),
+        (write_wordpiece, "RoFormerTokenizerFast"),
         (write_byte_level, "CLIPTokenizer"),
         (write_byte_level, "HerbertTokenizerFast"),
         (write_sentencepiece, "CamembertTokenizer"),
