@@ -367,7 +367,7 @@ def test_names_without_a_type():
     names = ["model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight"]
     for kind in ("llama", "smollm3", "qwen2", "qwen3", "gemma3_text", "eurobert"):
         assert kind in recognize(names, {"model_type": kind}).model_types
-    with pytest.raises(UserError, match=r"but is None; .*; the nearest is EuroBERT \(eurobert\)"):
+    with pytest.raises(UserError, match=r"but is None; .*; the nearest is Llama \(llama\)"):
         recognize(names, {})
 
 

@@ -122,7 +122,7 @@ def _nearest(names: Sequence[str]) -> str:
     layers = 1 + max((int(number) for name in names for number in re.findall(r"\.(\d{1,9})\.", name)), default=0)
     lacking = {}
     # Among equally near families, prefer the most common ones.
-    usual = (BERT, ROBERTA)
+    usual = (BERT, ROBERTA, LLAMA)
     known_kinds = [*usual, *(family for family in FAMILIES if family.model_types and family not in usual)]
     for family in known_kinds:
         known = family.names(min(layers, MOST_LAYERS))
