@@ -30,7 +30,7 @@ TEXTS = (
 SHOWN = 5
 """Maximum number of texts with differing hypotheses to show."""
 CLOSE = 1e-3
-"""Logits in float32 may differ by as much; all exports that were measured differ by less than a tenth of it."""
+"""Logits in float32 may differ by as much; all exports that were measured differ by less than a fifth of it."""
 
 Search = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 """A function from texts to the ids of the best hypothesis of each, without eos."""
