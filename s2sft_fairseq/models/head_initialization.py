@@ -67,8 +67,9 @@ def initialize_head(
     conversion.missing[:] = [name for name in conversion.missing if name not in fitted]
 
 
-INITIAL_SCORES = 0.5
-"""Standard deviation of the scores of a head that knows nothing. With BERT's initial embeddings it is 0.55."""
+INITIAL_SCORES = 1.0
+"""Standard deviation of the scores of a head that knows nothing. With half of it a MiniLM learns faster in the first 40
+updates, but more slowly from the 60th on: scores must become large enough for what is learned."""
 
 
 def norm_scale(embeddings: Tensor) -> Tensor:
