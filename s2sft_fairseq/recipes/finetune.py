@@ -374,8 +374,7 @@ class Finetuning(Trials):
             UserError: sources are to be predicted by an encoder that sees them in both directions.
         """
         s = self.settings
-        self.is_language_model = finetune_plan.is_language_model(describe(self.encoder).sizes)
-        if self.is_language_model:
+        if finetune_plan.is_language_model(describe(self.encoder).sizes):
             s.take({why: dict(values) for why, values in LANGUAGE_MODEL.items()})
             s.take({DEFAULT: {"target_mask_prob": TARGET_MASK_PROB.get(s.method, "")}})
         elif float(s.source_loss_weight or 0):

@@ -27,8 +27,8 @@ USUAL_OF_LANGUAGE_MODELS = {CPU: (16, 1, 48, 500), GPU: (64, 3, 100, 20_000)}
 # Learning rates by the minimum width of the encoder: those of s2s-ft's appendix A, and for small encoders the demo's.
 LEARNING_RATES = {1024: "2e-5", 512: "1e-4", 0: "3e-4"}
 # A language model that gets few updates needs larger steps. For SmolLM2-135M they are three times the usual ones: its
-# texts were better after 10 updates with them than after 12 without (docs/which-start.md).
-FEW_UPDATES = 48
+# texts were better after 10 updates with them than after 12 without, but not after 40 (docs/which-start.md).
+FEW_UPDATES = 16
 RATES_OF_FEW_UPDATES = {1024: "6e-5", 0: "3e-4"}
 # Positions at a time on a GPU, by the minimum width: many, since the host launches small kernels more slowly than the
 # GPU runs them, but at most 15 GB ("A whole fine-tuning" in docs/performance-gpu.md).

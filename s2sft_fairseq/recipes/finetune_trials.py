@@ -44,8 +44,6 @@ class Trials(Generation):
     """Number of tokens that nearly all targets have."""
     earlier: Mapping[str, Any]
     """Of a training that goes on: the updates of the model that it began from, and its path."""
-    is_language_model: bool = False
-    """Whether the start reads its sources from left to right."""
     hub_name: str = ""
     """The name of the encoder on the Hugging Face hub, if it is from there."""
     record: dict[str, Any]
@@ -125,14 +123,9 @@ class Trials(Generation):
         return scores
 
     def choose_search(self, checkpoint: str, greedily: float) -> Search:
-        """Return the search with the best score of a checkpoint; `greedily` is the score of greedy search.
-
-        A language model searches greedily unless a beam is given: it ends its texts in time, and trials take long.
-        """
+        """Return the search with the best score of a checkpoint; `greedily` is the score of greedy search."""
         s, metric = self.settings, METRICS[self.settings.metric]
         assert metric is not None
-        if self.is_language_model and "beam" not in s.given:
-            return {"beam": s.beam}
         tried: list[tuple[float, Search]] = [(greedily, {"beam": 1})] if s.beam == 1 or "beam" not in s.given else []
         for choose in search_choices(s.beam, self.least):
             choice = choose(max(tried, key=itemgetter(0))[1] if tried else {})

@@ -109,7 +109,7 @@ def test_updates_of_a_language_model(plan, pairs, device, given, updates):
     """Few: it writes well early, and takes longer for each."""
     s = plan(pairs, 576, device, "causal", **given)
     assert (s.updates, s.warmup) == (updates, updates // 10)
-    assert s.lr == ("3e-4" if updates <= 48 else "1e-4")
+    assert s.lr == ("3e-4" if updates <= 16 else "1e-4")
 
 
 @pytest.mark.parametrize(
