@@ -44,7 +44,7 @@ def graphs(tmp_path_factory):
     "kind",
     # deberta is refused; an export takes seconds
     [
-        kind if kind in ("absolute", "modernbert", "llama", "gemma") else pytest.param(kind, marks=pytest.mark.slow)
+        kind if kind in ("absolute", "modernbert", "llama") else pytest.param(kind, marks=pytest.mark.slow)
         for kind in (*ENCODERS, *LANGUAGE_MODELS)
         if kind != "deberta"
     ],
@@ -84,11 +84,11 @@ def test_many_steps(graphs):
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.parametrize(("kind", "quantize"), [("gemma", False), ("qwen2", True)])
 @pytest.mark.rounding
-def test_the_folder_of_a_language_model(tmp_path, quantize):
+def test_the_folder_of_a_language_model(tmp_path, kind, quantize):
     """It says that sources are causal, and how wide heads are."""
-    write_model_folder(tmp_path / "model", method="causal", **LANGUAGE_MODELS["gemma"])
+    write_model_folder(tmp_path / "model", method="causal", **LANGUAGE_MODELS[kind])
     original = Original(tmp_path / "model", "--format onnx")
     export_to_onnx(original, tmp_path / "out", TEXTS, quantize=quantize)
     exported = Exported(open_onnx(tmp_path / "out"), original)
