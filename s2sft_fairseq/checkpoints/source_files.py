@@ -141,6 +141,12 @@ def find_vocabulary(path: Path) -> Path | None:
     return next((file for file in named if has_part(file)), None)
 
 
+def find_gguf(path: Path) -> Path | None:
+    """Return the GGUF file that a folder's weights are, or a file itself if it is one; None if there is none."""
+    files = _weights_of(path) if path.is_dir() else [path]
+    return next((file for file in files if file.suffix == GGUF), None)
+
+
 def find_config(file: Path) -> Path | None:
     """Return the configuration beside a file of weights, if there is one."""
     beside = [file.with_name(name) for name in _config_names(file)]

@@ -18,9 +18,8 @@ from s2sft_fairseq.checkpoints.deltalm import COPIES, SENTINELS, fit_problems, i
 from s2sft_fairseq.checkpoints.deltalm_as_bart import KEY, is_bart, read_bart
 from s2sft_fairseq.checkpoints.embedding_tables import add_tokens, resize_positions
 from s2sft_fairseq.checkpoints.families import recognize, within
-from s2sft_fairseq.checkpoints.gguf_file import SUFFIX as GGUF
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
-from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_vocabulary, find_weights, open_source
+from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_gguf, find_vocabulary, open_source
 from s2sft_fairseq.checkpoints.state_checks import layout_problems
 from s2sft_fairseq.checksums import CHECKSUMS
 from s2sft_fairseq.data.binarized_text import parse_languages
@@ -306,7 +305,7 @@ def _read_tokenizer(source: Path, folder: Path | None, staging: Path) -> Vocabul
     if folder is None and (named := find_vocabulary(source)):
         shutil.copyfile(named, staging / "vocab.txt")
         return read_vocabulary(staging)
-    if folder is None and (file := find_weights(source)).suffix == GGUF:
+    if folder is None and (file := find_gguf(source)):
         write_gguf_tokenizer(file, staging)
         return read_vocabulary(staging)
     folder = folder or beside

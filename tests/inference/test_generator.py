@@ -118,7 +118,7 @@ def test_ended_hypotheses_that_are_ranked_at_each_step(models, sources, lenpen, 
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @pytest.mark.parametrize("method", list(OBJECTIVES))
 def test_every_method(sources, method, encoder):
-    results = assert_as_naive([eager_model(5, **encoder)], BASE, sources, method=method)
+    results = assert_as_naive([eager_model(6, **encoder)], BASE, sources, method=method)
     assert len({len(h["tokens"]) for hypotheses in results for h in hypotheses}) > 2, (
         "nothing but one length was tested"
     )

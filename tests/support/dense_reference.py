@@ -176,9 +176,9 @@ def _attend(
     scaling: str,
     relative: tuple[Tensor, Tensor, UnilmConfig] | None,
 ) -> Tensor:
-    width = attention.output.in_features
-    size = width // attention.num_heads
-    shared = (attention.qkv.out_features - width) // 2
+    groups = attention.num_heads // attention.group_size
+    size = attention.qkv.out_features // (attention.num_heads + 2 * groups)
+    width, shared = attention.num_heads * size, groups * size
     query, key, value = attention.qkv(x).split((width, shared, shared), dim=1)
     heads_of_a_key = width // shared
     heads = []
