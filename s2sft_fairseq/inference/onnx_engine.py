@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from s2sft_fairseq.checkpoints.model_folder import ENGINES, read_config
+from s2sft_fairseq.checkpoints.sizes import is_language_model
 from s2sft_fairseq.data.dictionary import DICTIONARY, PretrainedDictionary
 from s2sft_fairseq.errors import UserError, as_option, package
 from s2sft_fairseq.inference.onnx_encoder_decoder import OnnxEncoderDecoder, run
@@ -54,8 +55,7 @@ def open_onnx(folder: Path) -> "OnnxEngine":
         return OnnxEngine(OnnxEncoderDecoder(encoder, step, sizes))
     graph = session(ENGINES[NAME])
     graphs.check_encoder_only(graph)
-    is_causal = sizes.get("source_visibility") == "causal"
-    return OnnxEngine(OnnxModel(graph, sizes["max_positions"], causal_sources=is_causal))
+    return OnnxEngine(OnnxModel(graph, sizes["max_positions"], causal_sources=is_language_model(sizes)))
 
 
 class OnnxEngine:

@@ -19,6 +19,7 @@ from s2sft_fairseq.checkpoints.deltalm_as_bart import KEY, is_bart, read_bart
 from s2sft_fairseq.checkpoints.embedding_tables import add_tokens, resize_positions
 from s2sft_fairseq.checkpoints.families import recognize, within
 from s2sft_fairseq.checkpoints.pretrained import CONFIG, MODEL, PretrainedEncoder, write_pretrained
+from s2sft_fairseq.checkpoints.sizes import is_language_model
 from s2sft_fairseq.checkpoints.source_files import SourceCheckpoint, find_gguf, find_vocabulary, open_source
 from s2sft_fairseq.checkpoints.state_checks import layout_problems
 from s2sft_fairseq.checksums import CHECKSUMS
@@ -101,7 +102,7 @@ def convert(source: Path, destination: Path, options: ConvertOptions = ConvertOp
         else:
             config = checkpoint.config
             conversion = convert_encoder(checkpoint)
-            if not is_language_model(conversion):
+            if not is_language_model(conversion.sizes):
                 conversion.notes += compare_ids(config, conversion.padding, vocabulary.symbols)
                 conversion.notes += compare_symbols(stated_symbols(staging), vocabulary.symbols)
         dictionary = _finish(conversion, vocabulary, options, staging, checkpoint.config)
@@ -373,11 +374,6 @@ def _name_rows(conversion: Conversion, symbols: list[str]) -> list[str]:
     return [*symbols, *spare, *sentinels]
 
 
-def is_language_model(conversion: Conversion) -> bool:
-    """Return whether the model reads its source from left to right: its special symbols are chosen here."""
-    return str(conversion.sizes.get("source_visibility")) == "causal"
-
-
 def _with_rows(conversion: Conversion, symbols: list[str], rows: int, staging: Path) -> list[str]:
     """Leave out special tokens that a language model has no rows for: Gemma's tokenizer has one for images.
 
@@ -435,10 +431,10 @@ def _finish(
         requests.insert(0, symbols.pop())
     requests += map(LANGUAGE_TOKEN.format, parse_languages(options.add_language_tokens, "--add-language-tokens"))
     requests += sentinel_symbols(options.sentinels)
-    if is_language_model(conversion):
+    if is_language_model(conversion.sizes):
         symbols = _with_rows(conversion, symbols, rows, staging)
     symbols = _name_rows(conversion, symbols)
-    if is_language_model(conversion):
+    if is_language_model(conversion.sizes):
         special = _choose_symbols(conversion, symbols, staging, config)
         requests = [*(symbol for symbol in vars(special).values() if symbol not in symbols), *requests]
     if vocabulary.scheme is None:

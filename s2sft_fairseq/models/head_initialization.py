@@ -57,6 +57,8 @@ def initialize_head(
         with step("build the model"):
             model = UnilmModel(config, vocab_size=len(dictionary), pad=dictionary.pad())
             model.load_state_dict(conversion.weights, strict=False)
+        if not model.embeddings.tokens.weight.any():
+            raise UserError("--fit-head needs token embeddings that differ from 0, but those of this encoder are all 0")
         weight, bias = fit_transform(model, fit_head, dictionary)
         fitted |= {"lm_head.dense.weight": weight, "lm_head.dense.bias": bias}
         fitted["lm_head.layer_norm.weight"] = norm_scale(model.embeddings.tokens.weight.detach())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from s2sft_fairseq import __version__
 from s2sft_fairseq.checkpoints.paddle_files import paddle_model
+from s2sft_fairseq.checkpoints.sizes import is_language_model
 from s2sft_fairseq.corpora.pairs import USUAL, Fields, file_problems, write_pairs
 from s2sft_fairseq.data.bounded_files import read_json_object, whole_number
 from s2sft_fairseq.data.dictionary import DICTIONARY
@@ -374,7 +375,7 @@ class Finetuning(Trials):
             UserError: sources are to be predicted by an encoder that sees them in both directions.
         """
         s = self.settings
-        if finetune_plan.is_language_model(describe(self.encoder).sizes):
+        if is_language_model(describe(self.encoder).sizes):
             s.take({why: dict(values) for why, values in LANGUAGE_MODEL.items()})
             s.take({DEFAULT: {"target_mask_prob": TARGET_MASK_PROB.get(s.method, "")}})
         elif float(s.source_loss_weight or 0):

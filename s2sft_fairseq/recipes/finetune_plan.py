@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from s2sft_fairseq.checkpoints.sizes import is_language_model
 from s2sft_fairseq.errors import UserError
 from s2sft_fairseq.recipes.settings import Settings
 from s2sft_fairseq.recipes.training import devices
@@ -142,7 +143,7 @@ def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[s
         device: {"batch": batch, "amp": _multiplies_in_16_bits(device)},
         reason: {"updates": updates},
         "a tenth of the updates": {"warmup": updates // 10},
-        **_learning_rate(updates, width, is_language_model(sizes)),
+        **_learning_rate(updates, sizes),
     }
     if device == GPU:
         positions = by_width(GPU_POSITIONS, width)
@@ -154,17 +155,13 @@ def choose(settings: Settings, tokens: Path, sizes: Mapping[str, Any]) -> dict[s
     return {"settings": settled, "device": device, "cut": cut, "least": quantile(target, SHORTEST)}
 
 
-def _learning_rate(updates: int, width: int, is_language_model: bool) -> dict[str, dict[str, Any]]:
+def _learning_rate(updates: int, sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the learning rate by its reason."""
-    if is_language_model and updates <= FEW_UPDATES:
+    width = sizes["encoder_embed_dim"]
+    if is_language_model(sizes) and updates <= FEW_UPDATES:
         reason = f"for a language model of width {width} and at most {FEW_UPDATES} updates"
         return {reason: {"lr": by_width(RATES_OF_FEW_UPDATES, width)}}
     return {f"for encoders of width {width}": {"lr": by_width(LEARNING_RATES, width)}}
-
-
-def is_language_model(sizes: Mapping[str, Any]) -> bool:
-    """Return whether a start of these sizes reads its sources from left to right."""
-    return bool(sizes.get("source_visibility") == "causal")
 
 
 def by_width(values: Mapping[int, Any], width: int) -> Any:

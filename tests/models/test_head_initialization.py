@@ -150,6 +150,18 @@ def test_the_scale_of_a_head(text, is_missing):
 NORM = "lm_head.layer_norm.weight"
 
 
+def test_embeddings_of_zeros(text):
+    """A head that is computed from them would not be finite."""
+    model = tiny_model(dropout=0.0)
+    weights = {name: value for name, value in model.state_dict().items() if not name.startswith("lm_head.")}
+    weights["embeddings.tokens.weight"] = torch.zeros_like(weights["embeddings.tokens.weight"])
+    missing = [name for name in model.state_dict() if name.startswith("lm_head.")]
+    sizes = {name: getattr(model.cfg, name) for name in SIZES}
+    conversion = Conversion("BERT", weights, sizes, missing=missing)
+    with pytest.raises(UserError, match="--fit-head needs token embeddings"):
+        initialize_head(conversion, tiny_dictionary(), fit_head=text, output_prior=None)
+
+
 @pytest.mark.parametrize("use", [log_frequencies, lambda path, d: fit_transform(tiny_model(), path, d)])
 def test_unreadable_text(tmp_path, use):
     with pytest.raises(UserError, match="missing"):

@@ -20,6 +20,7 @@ from s2sft_fairseq.checkpoints.families.rotary_bert import GTE, JINA, NOMIC_BERT
 from s2sft_fairseq.checkpoints.families.s2sft import S2SFT
 from s2sft_fairseq.checkpoints.families.settings import activation_name
 from s2sft_fairseq.checkpoints.families.unilm import UNILM
+from s2sft_fairseq.checkpoints.sizes import is_language_model
 from s2sft_fairseq.errors import UserError, as_option, shown
 
 # More specific families come first: s2s-ft's files also match UniLM and BERT, nomic's BERT, and jina's RoBERTa.
@@ -208,7 +209,7 @@ def _language_model(sizes: Sizes) -> Family:
 def _most_similar(sizes: Sizes, padding: int | None) -> Family:
     if sizes.get("disentangled_attention", "none") != "none":
         return DEBERTA
-    if str(sizes.get("source_visibility")) == "causal":
+    if is_language_model(sizes):
         return _language_model(sizes)
     if str(sizes.get("norm")) == "rms":
         if str(sizes["lm_head"]) == "two_layer":
